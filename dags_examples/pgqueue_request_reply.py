@@ -8,14 +8,13 @@ from typing import Any
 from airflow.sdk import DAG, task
 
 from airflow_provider_pgqueue.core import Message, Rejected, Success
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import PgQueueRequestOperator
 
 with DAG("pgqueue_request_reply", schedule=None, tags=["pgqueue"], doc_md=__doc__) as dag:
-    ask = PgQueuePublishOperator(
+    ask = PgQueueRequestOperator(
         task_id="ask",
         queue_name="quotes",
         message={"from": "FRA", "to": "LIS"},
-        wait_for_completion=True,
         with_output=True,
         wait_timeout=timedelta(hours=1),
     )

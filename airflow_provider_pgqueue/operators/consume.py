@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 import psycopg
 from airflow.providers.common.compat.sdk import AirflowException
@@ -36,7 +36,7 @@ from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, name_of, task_of
-from airflow_provider_pgqueue.tasks.waiting import WaitingTask
+from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class PgQueueConsumeOperator(WaitingTask):
         give_up_after: int | None = 20,
         on_error: ErrorRules | None = None,
         fail_on_failed: float | None = 1.0,
-        **kwargs: Any,
+        **kwargs: Unpack[WaitingArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.apply_function = apply_function

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Unpack
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
@@ -20,9 +20,9 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.dispatch import end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.starter import RunStarter
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
-from airflow_provider_pgqueue.tasks.waiting import WaitingTask
+from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         on_failure: Literal["retry", "fail"] = "retry",
         conf: Mapping[str, Any] | None = None,
         lease_for: timedelta = timedelta(hours=6),
-        **kwargs: Any,
+        **kwargs: Unpack[WaitingArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.trigger_dag_id = trigger_dag_id
@@ -167,7 +167,7 @@ class PgQueueReconcileOperator(QueueTask):
         queue_name: str | None = None,
         trigger_dag_id: str | None = None,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.dispatch import hand_over
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.starter import RunStarter
-from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE
+from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class PgQueueDispatchDeadOperator(RunStarter):
         conf: Mapping[str, Any] | None = None,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonArguments],
     ) -> None:
         super().__init__(retries=retries, **kwargs)
         self.queue_name = queue_name

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, function, optional
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.repair import RepairFunction, Validator
-from airflow_provider_pgqueue.tasks.remedy import RemedyTask
+from airflow_provider_pgqueue.tasks.remedy import ChosenArguments, RemedyTask
 
 
 def _validator(value: Any) -> str | None:
@@ -40,7 +40,11 @@ class PgQueueRepairOperator(RemedyTask):
     }
 
     def __init__(
-        self, *, function: RepairFunction | str, validator: Validator | str | None = None, **kwargs: Any
+        self,
+        *,
+        function: RepairFunction | str,
+        validator: Validator | str | None = None,
+        **kwargs: Unpack[ChosenArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.function = function

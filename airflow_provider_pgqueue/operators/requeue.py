@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, Unpack
 
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator, keep
-from airflow_provider_pgqueue.tasks.remedy import RemedyTask
+from airflow_provider_pgqueue.tasks.remedy import RemedyArguments, RemedyTask
 
 _CURABLE: Final = ("failed", "lock_expired")
 
@@ -28,7 +28,7 @@ class PgQueueRequeueOperator(RemedyTask):
         results: Sequence[str] | None = None,
         max_messages: int | None = 1000,
         batch_size: int = 1000,
-        **kwargs: Any,
+        **kwargs: Unpack[RemedyArguments],
     ) -> None:
         super().__init__(
             queue_name=queue_name, results=results, max_messages=max_messages, batch_size=batch_size, **kwargs

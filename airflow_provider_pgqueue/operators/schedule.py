@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -77,7 +77,7 @@ class PgQueueScheduleOperator(QueueTask):
         headers: Mapping[str, Any] | None = None,
         paused: bool | None = None,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.schedule_name = schedule_name

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, optional, text, truth
 from airflow_provider_pgqueue.core.installation import RULES, Users
 from airflow_provider_pgqueue.core.verbs.queues import Policy
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -75,7 +75,7 @@ class PgQueueSetupOperator(QueueTask):
         queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
         dry_run: bool = False,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.queues = queues

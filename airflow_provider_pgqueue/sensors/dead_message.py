@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
-from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
+from airflow_provider_pgqueue.sensors.doorbell import DoorbellArguments, DoorbellSensor
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
 
@@ -24,7 +24,7 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
     template_fields = ("queue_name", "pgqueue_conn_id", "results")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, "results": optional(some_results)}
 
-    def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Unpack[DoorbellArguments]) -> None:
         super().__init__(**kwargs)
         self.results = results
         self.check_written()

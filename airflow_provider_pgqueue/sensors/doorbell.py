@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, PokeReturnValue, conf
 from airflow.triggers.base import StartTriggerArgs
@@ -15,7 +15,7 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.result import ObjectSensor
+from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import Doorbell
@@ -25,12 +25,31 @@ if TYPE_CHECKING:
 
 _DAY: Final = 86_400.0
 _LONGEST_TIMEOUT: Final = 3660 * _DAY
+_YEAR: Final = timedelta(days=366)
 
 
 def sensor_timeout(value: Any) -> str | None:
     """Judge the `timeout` of a sensor."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     return number(0, _LONGEST_TIMEOUT, "seconds")(seconds)
+
+
+def _how_long(value: Any) -> str | None:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    good = value is None or number(0, _YEAR.total_seconds())(seconds) is None
+    return None if good else f"Give a timedelta or seconds, up to {_YEAR.days} days."
+
+
+class DoorbellArguments(SensorArguments, total=False):
+    """The arguments of a `DoorbellSensor`."""
+
+    queue_name: Required[str]
+    pgqueue_conn_id: str
+    poll_interval: float
+    deferrable: bool
+    start_from_trigger: bool | None
+    poke_interval: timedelta | float | None
+    retries: int | None
 
 
 class DoorbellSensor(QueueTask, ObjectSensor):
@@ -79,14 +98,15 @@ class DoorbellSensor(QueueTask, ObjectSensor):
         deferrable: bool = True,
         start_from_trigger: bool | None = None,
         poke_interval: timedelta | float | None = None,
+        max_wait: timedelta | float | None = None,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         # Before the base class uses them.
-        check(kwargs, {"timeout": sensor_timeout})
+        check({**kwargs, "max_wait": max_wait}, {"timeout": sensor_timeout, "max_wait": _how_long})
         if poke_interval is None:
             poke_interval = poll_interval if number(0.01, _DAY)(poll_interval) is None else 0.0
-        super().__init__(poke_interval=poke_interval, retries=retries, **kwargs)
+        super().__init__(poke_interval=poke_interval, max_wait=max_wait, retries=retries, **kwargs)
         self.queue_name = queue_name
         self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = poll_interval

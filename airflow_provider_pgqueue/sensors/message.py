@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Unpack
 
-from airflow_provider_pgqueue.core.argument import Rule, check, number
-from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
+from airflow_provider_pgqueue.core.argument import Rule
+from airflow_provider_pgqueue.sensors.doorbell import DoorbellArguments, DoorbellSensor
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES, PgQueueMessageTrigger
-
-_YEAR: Final = timedelta(days=366)
 
 
 class PgQueueMessageSensor(DoorbellSensor):
@@ -33,9 +31,8 @@ class PgQueueMessageSensor(DoorbellSensor):
         topic: str | None = None,
         min_messages: int = 1,
         max_wait: timedelta | float | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[DoorbellArguments],
     ) -> None:
-        check({"max_wait": max_wait}, {"max_wait": _how_long})
         super().__init__(max_wait=max_wait, **kwargs)
         self.topic = topic
         self.min_messages = min_messages
@@ -52,9 +49,3 @@ class PgQueueMessageSensor(DoorbellSensor):
             for_task=True,
             **how,
         )
-
-
-def _how_long(value: Any) -> str | None:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    good = value is None or number(0, _YEAR.total_seconds())(seconds) is None
-    return None if good else f"Give a timedelta or seconds, up to {_YEAR.days} days."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_pgqueue.core.argument import Rule, check, text
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.doorbell import sensor_timeout
-from airflow_provider_pgqueue.sensors.result import ObjectSensor
+from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE
 
@@ -40,7 +40,7 @@ def _message_id(value: Any) -> str | None:
     if isinstance(value, Mapping) and ((value.get("published") or 0) > 1 or value.get("several")):
         return (
             "It is the result of a task that published several messages, and the sensor would wait for the first only. "
-            "Publish with wait_for_completion=True, or map the sensor over the ids of the result."
+            "Use PgQueueRequestOperator, or map the sensor over the ids of the result."
         )
     good = 0 < _id_of(value) < 2**63
     return None if good else "Give the id of a message, or the result of a task that published one."
@@ -55,7 +55,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
     the role `messages_observer`.
 
     A success rings for the sensor if the message was published with the header `awaited`, as
-    `PgQueuePublishOperator(wait_for_completion=True)` does; otherwise the sensor polls.
+    `PgQueueRequestOperator` does; otherwise the sensor polls.
 
     `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
@@ -83,7 +83,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
         poll_interval: float = 10.0,
         deferrable: bool = True,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         # Before the base class uses it.
         check(kwargs, {"timeout": sensor_timeout})

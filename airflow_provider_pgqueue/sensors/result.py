@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
+
+from airflow_provider_pgqueue.tasks.task import CommonArguments
 
 
 class SensorResult(PlainXComArg):
@@ -26,6 +29,17 @@ class SensorResult(PlainXComArg):
         text = super().resolve(context)
         found = json.loads(text) if isinstance(text, str) else text
         return found[self.part] if self.part is not None and isinstance(found, dict) else found
+
+
+class SensorArguments(CommonArguments, total=False):
+    """The arguments of Airflow's `BaseSensorOperator`, but for those that a class of ours has itself."""
+
+    timeout: timedelta | float | None
+    soft_fail: bool
+    mode: str
+    exponential_backoff: bool
+    silent_fail: bool
+    never_fail: bool
 
 
 class ObjectSensor(BaseSensorOperator):

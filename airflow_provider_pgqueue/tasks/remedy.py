@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
@@ -28,7 +28,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import check_chosen
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import note_remedies, task_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,38 @@ _COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
 def _outcomes(value: Any) -> str | None:
     good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in _NOT_DONE for one in value)
     return None if good else f"Give a list of {', '.join(_NOT_DONE)}."
+
+
+class RemedyArguments(TaskArguments, total=False):
+    """The arguments of a `RemedyTask`, but for those that a class after it has with another default."""
+
+    cause: str | None
+    fingerprints: Sequence[str] | None
+    ids: Sequence[int] | str | None
+    reference: str | None
+    topic: str | None
+    headers: Mapping[str, Any] | None
+    since: datetime | str | None
+    until: datetime | str | None
+    max_requeues: int | None
+    max_per_second: float | None
+    canary: int
+    stop_when_failing: float
+    canary_wait: timedelta
+    delay: timedelta
+    lease_for: timedelta
+    fail_on: Sequence[str]
+    dry_run: bool
+    pgqueue_conn_id: str
+
+
+class ChosenArguments(RemedyArguments, total=False):
+    """All arguments of a `RemedyTask`."""
+
+    queue_name: str | None
+    results: Sequence[str] | None
+    max_messages: int | None
+    batch_size: int
 
 
 class RemedyTask(QueueTask):
@@ -151,7 +183,7 @@ class RemedyTask(QueueTask):
         fail_on: Sequence[str] = ("stopped",),
         dry_run: bool = False,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 
@@ -18,7 +18,13 @@ from airflow_provider_pgqueue.tasks.lineage import QueueLineage
 from airflow_provider_pgqueue.tasks.links import PgQueueLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context, TaskGroup
+    from airflow.sdk.bases.operator import TaskPostExecuteHook, TaskPreExecuteHook
+    from airflow.sdk.definitions._internal.abstractoperator import TaskStateChangeCallback
+    from airflow.sdk.definitions.retry_policy import RetryPolicy
+    from airflow.sdk.types import WeightRuleParam
+
+    Callbacks = TaskStateChangeCallback | Collection[TaskStateChangeCallback] | None
 
 _SOON = timedelta(seconds=5)
 _LATEST = timedelta(minutes=5)
@@ -27,6 +33,70 @@ _TRIGGER_FAILED: Final = "__fail__"  # what Airflow calls the method of a task w
 DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 AT_LEAST_ONE: Final[int] = max(1, BaseOperator.retries or 0)
 """Retries of tasks that lease or wait: `[core] default_task_retries` of Airflow's configuration, but not none."""
+
+
+class CommonArguments(TypedDict, total=False):
+    """The arguments of Airflow's `BaseOperator`, but for `retries`, which has another default in some classes."""
+
+    task_id: Required[str]
+    allow_nested_operators: bool
+    dag: DAG | None
+    default_args: dict[str, Any] | None
+    depends_on_past: bool
+    do_xcom_push: bool
+    doc: str | None
+    doc_json: str | None
+    doc_md: str | None
+    doc_rst: str | None
+    doc_yaml: str | None
+    email: str | Sequence[str] | None
+    email_on_failure: bool
+    email_on_retry: bool
+    end_date: datetime | None
+    execution_timeout: timedelta | None
+    executor: str | None
+    executor_config: dict[str, Any] | None
+    ignore_first_depends_on_past: bool
+    inlets: Any
+    logger_name: str | None
+    map_index_template: str | None
+    max_active_tis_per_dag: int | None
+    max_active_tis_per_dagrun: int | None
+    max_retry_delay: timedelta | float | None
+    multiple_outputs: bool
+    on_execute_callback: Callbacks
+    on_failure_callback: Callbacks
+    on_retry_callback: Callbacks
+    on_skipped_callback: Callbacks
+    on_success_callback: Callbacks
+    outlets: Any
+    owner: str
+    params: MutableMapping[str, Any] | None
+    pool: str | None
+    pool_slots: int
+    post_execute: TaskPostExecuteHook | None
+    pre_execute: TaskPreExecuteHook | None
+    priority_weight: int
+    queue: str
+    render_template_as_native_obj: bool | None
+    resources: dict[str, Any] | None
+    retry_delay: timedelta | float
+    retry_exponential_backoff: float
+    retry_policy: RetryPolicy | None
+    run_as_user: str | None
+    start_date: datetime | None
+    task_display_name: str | None
+    task_group: TaskGroup | None
+    trigger_rule: str
+    wait_for_downstream: bool
+    wait_for_past_depends_before_skipping: bool
+    weight_rule: WeightRuleParam
+
+
+class TaskArguments(CommonArguments, total=False):
+    """The arguments of Airflow's `BaseOperator`, which all our operators and sensors also take."""
+
+    retries: int | None
 
 
 class QueueTask(QueueLineage, BaseOperator):
@@ -54,6 +124,7 @@ class QueueTask(QueueLineage, BaseOperator):
         retry_delay: timedelta | float = _SOON,
         retry_exponential_backoff: float = DOUBLED,
         max_retry_delay: timedelta | float | None = _LATEST,
+        # Also those of Airflow's sensors and of Spark: each class that a DAG names says which it takes.
         **kwargs: Any,
     ) -> None:
         if unknown := next((name for name in kwargs if name not in _names_of(type(self))), None):

@@ -5,15 +5,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar, Required, Unpack
 
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.argument import Rule, duration, number, optional, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
+from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments, QueueTask, TaskArguments
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+
+
+class WaitingArguments(TaskArguments, total=False):
+    """The arguments of a `WaitingTask`."""
+
+    queue_name: Required[str]
+    topic: str | None
+    wait_for_messages: bool
+    wait_timeout: timedelta | None
+    poll_interval: float
+    pgqueue_conn_id: str
 
 
 class WaitingTask(QueueTask):
@@ -48,7 +59,7 @@ class WaitingTask(QueueTask):
         poll_interval: float = 30.0,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Any,
+        **kwargs: Unpack[CommonArguments],
     ) -> None:
         super().__init__(retries=retries, **kwargs)
         self.queue_name = queue_name

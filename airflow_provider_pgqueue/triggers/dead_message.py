@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
-from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
+from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger, TriggerArguments
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch
 
 
@@ -24,7 +24,7 @@ class PgQueueDeadMessageTrigger(DoorbellTrigger):
 
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellTrigger.rules, "results": optional(some_results)}
 
-    def __init__(self, *, results: list[str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, results: list[str] | None = None, **kwargs: Unpack[TriggerArguments]) -> None:
         super().__init__(**kwargs)
         self.results = results
         self.check_arguments()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 from weakref import WeakKeyDictionary
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import note_dispatches
+from airflow_provider_pgqueue.triggers.doorbell import TriggerArguments
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
@@ -48,11 +49,13 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
         "max_open": whole(1, 10_000),
     }
 
-    def __init__(self, *, dag_id: str, max_open: int, **kwargs: Any) -> None:
+    def __init__(
+        self, *, dag_id: str, max_open: int, topic: str | None = None, **kwargs: Unpack[TriggerArguments]
+    ) -> None:
         # Before the checks, which the base class makes.
         self.dag_id = dag_id
         self.max_open = max_open
-        super().__init__(**kwargs)
+        super().__init__(topic=topic, **kwargs)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and exactly the arguments of `__init__`."""

@@ -9,7 +9,7 @@ import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from contextlib import aclosing
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Required, TypedDict
 
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
@@ -33,6 +33,19 @@ class InvalidTriggerArgument(InvalidArgument, TypeError):
 
     A TypeError too: any other error of one trigger's `__init__` ends the triggerer, with all that wait there.
     """
+
+
+class TriggerArguments(TypedDict, total=False):
+    """The arguments of a `DoorbellTrigger`."""
+
+    queue_name: Required[str]
+    pgqueue_conn_id: str
+    poll_interval: float
+    ring_every: float
+    end_task: bool
+    with_result: bool
+    ring_after: float
+    for_task: bool
 
 
 class DoorbellTrigger(BaseEventTrigger):

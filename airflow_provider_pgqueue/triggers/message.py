@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, number, optional, topic_pattern, whole
-from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
+from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger, TriggerArguments
 from airflow_provider_pgqueue.triggers.watch import MessageWatch
 
 MESSAGE_RULES: Final[Mapping[str, Rule]] = {
@@ -41,7 +41,7 @@ class PgQueueMessageTrigger(DoorbellTrigger):
         topic: str | None = None,
         min_messages: int = 1,
         max_wait: float | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TriggerArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.topic = topic

@@ -22,7 +22,11 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import (
+    PgQueuePublishOperator,
+    PgQueuePublishQueryOperator,
+    PgQueueRequestOperator,
+)
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
@@ -78,6 +82,8 @@ GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueReconcileOperator: {},
     PgQueueDispatchDeadOperator: {"queue_name": "orders", "trigger_dag_id": "mend"},
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
+    PgQueuePublishQueryOperator: {"queue_name": "orders", "sql": "SELECT 1"},
+    PgQueueRequestOperator: {"queue_name": "orders", "message": 1},
     PgQueueRepairOperator: {"queue_name": "orders", "function": print},
     PgQueueRequeueOperator: {"queue_name": "orders"},
     PgQueueSparkOperator: {"pipeline": "drain", "arguments": {"queue": "{{ params.queue }}"}},
@@ -119,11 +125,18 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"headers": [1]},
         *({"headers": headers} for headers in UNSTORABLE),
         *({"message": [message]} for message in UNSTORABLE),
-        {"message": None, "sql": "SELECT %s", "parameters": ["a\0"]},
-        {"message": None, "sql": "SELECT %s", "parameters": "text"},
-        *({"origin": 1}, {"wait_for_completion": "yes"}, {"wait_timeout": 60}, {"with_output": None}),
+        {"origin": 1},
         {"group_key": "{{ key }}\0"},
         {"headers": {"a\0": "{{ key }}"}},
+    ],
+    PgQueuePublishQueryOperator: [
+        *({"sql": value} for value in (None, 1, "")),
+        *({"parameters": value} for value in (["a\0"], "text")),
+        *({"sql_conn_id": 1}, {"batch_size": 0}, {"one_transaction": 1}, {"priority": 10}),
+    ],
+    PgQueueRequestOperator: [
+        *({"message": None}, {"messages": [1]}, {"priority": 10}),
+        *({"wait_timeout": 60}, {"with_output": None}, {"poll_interval": 0}, {"deferrable": "no"}),
     ],
     PgQueueSparkOperator: [
         *({"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}, {"fail_on": "stopped"}),

@@ -27,7 +27,7 @@ from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from airflow_provider_pgqueue.core import Consumer, Failed, InvalidArgument, Message, Rejected, Success, verbs
 from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueueRequestOperator
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 from airflow_provider_pgqueue.tasks import completion
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
@@ -42,9 +42,9 @@ def within(seconds: float, work: Any) -> Any:
     return asyncio.run(asyncio.wait_for(work, seconds))
 
 
-def publish_and_wait(**arguments: Any) -> PgQueuePublishOperator:
-    arguments = {"task_id": "ask", "queue_name": "orders", "wait_for_completion": True} | arguments
-    return PgQueuePublishOperator(**arguments)
+def publish_and_wait(**arguments: Any) -> PgQueueRequestOperator:
+    arguments = {"task_id": "ask", "queue_name": "orders"} | arguments
+    return PgQueueRequestOperator(**arguments)
 
 
 def handle_all(conn: Connection, handle: Callable[[Message], Any]) -> None:
@@ -166,14 +166,14 @@ def test_another_try_of_a_task_that_waited_publishes_nothing_and_waits_for_the_s
     for try_number in (1, 2):
         context["ti"].try_number = try_number
         with pytest.raises(TaskDeferred) as deferred:
-            run(publish_and_wait(messages=["a", "b", "c"], batch_size=2))
+            run(publish_and_wait(messages=["a", "b", "c"]))
         kept.append(deferred.value.kwargs or {})
     assert kept[0]["ids"] == kept[1]["ids"]
     assert [one["summary"]["published"] for one in kept] == [3, 0]
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (3,)
     handle_all(conn, lambda message: None)
     context["ti"].try_number = 3
-    assert len(run(publish_and_wait(messages=["a", "b", "c"], batch_size=2))["outcomes"]) == 3
+    assert len(run(publish_and_wait(messages=["a", "b", "c"]))["outcomes"]) == 3
 
 
 def test_a_cleared_task_waits_for_the_same_message_unless_its_body_is_another(
@@ -196,8 +196,6 @@ def test_more_than_a_hundred_messages_are_not_published_to_be_waited_for(
     with pytest.raises(InvalidArgument, match="more than 100 messages"):
         run(publish_and_wait(messages=list(range(101))))
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (0,)
-    with pytest.raises(InvalidArgument, match="one_transaction is False"):
-        publish_and_wait(message=1, one_transaction=False)
 
 
 def test_without_a_triggerer_the_task_waits_in_its_worker_until_its_timeout(

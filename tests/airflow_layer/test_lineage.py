@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.assets.pgqueue import convert_asset_to_openlineage
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from tests.sinks import collector
@@ -45,7 +45,7 @@ def dataset(dsn: str, conn_id: str) -> str:
 
 def test_what_publishes_writes_and_what_consumes_reads_the_queue(dataset: str, queue: Queue, run: RunTask) -> None:
     queue("orders")
-    publish = PgQueuePublishOperator(task_id="publish", queue_name="orders", sql="SELECT 1 AS n")
+    publish = PgQueuePublishQueryOperator(task_id="publish", queue_name="orders", sql="SELECT 1 AS n")
     before = extract(publish)
     assert (names(before.outputs), before.outputs[0].outputFacets) == ([dataset], {})
     run(publish)

@@ -27,7 +27,11 @@ from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import (
+    PgQueuePublishOperator,
+    PgQueuePublishQueryOperator,
+    PgQueueRequestOperator,
+)
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
@@ -80,10 +84,10 @@ def test_a_dispatcher_that_a_template_gives_its_own_dag_is_refused_before_anythi
 def test_a_sensor_does_not_wait_for_the_first_of_several_messages(conn_id: str, queue: Queue, run: Run) -> None:
     publish = PgQueuePublishOperator(task_id="publish", queue_name=queue("orders"), messages=[1, 2])
     two, again = run(publish), run(publish)
-    with pytest.raises(InvalidArgument, match=r"^message_id is .*'published': 2.*wait_for_completion=True"):
+    with pytest.raises(InvalidArgument, match=r"^message_id is .*'published': 2.*PgQueueRequestOperator"):
         PgQueueOutcomeSensor(task_id="wait", message_id=two)
     assert again["duplicate_of"] == two["first_id"]
-    with pytest.raises(InvalidArgument, match=r"^message_id is .*wait_for_completion=True"):
+    with pytest.raises(InvalidArgument, match=r"^message_id is .*PgQueueRequestOperator"):
         PgQueueOutcomeSensor(task_id="wait", message_id=again)
     one = run(PgQueuePublishOperator(task_id="publish_one", queue_name="orders", message=1))
     assert PgQueueOutcomeSensor(task_id="wait", message_id=one).message_id == one
@@ -161,9 +165,9 @@ def test_a_query_with_two_columns_of_one_name_publishes_nothing(
 ) -> None:
     given = {"task_id": "publish", "queue_name": queue("orders"), "parameters": [1]}
     with pytest.raises(InvalidArgument, match=r"^sql has more than one column 'a'.* AS"):
-        run(PgQueuePublishOperator(**given, sql="SELECT %s AS a, 2 AS a, 3 AS b"))
+        run(PgQueuePublishQueryOperator(**given, sql="SELECT %s AS a, 2 AS a, 3 AS b"))
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (0,)
-    run(PgQueuePublishOperator(**given, sql="SELECT %s AS a, 2 AS c -- a comment"))
+    run(PgQueuePublishQueryOperator(**given, sql="SELECT %s AS a, 2 AS c -- a comment"))
     assert conn.execute("SELECT message FROM messages.message").fetchone() == ({"a": 1, "c": 2},)
 
 
@@ -182,7 +186,7 @@ URIS = [
     ("make", "name"),
     [
         (lambda uri: PgQueueConsumeOperator(task_id="t", queue_name="q", apply_function=print, **uri), None),
-        (lambda uri: PgQueuePublishOperator(task_id="t", queue_name="q", sql="SELECT 1", **uri), "sql_conn_id"),
+        (lambda uri: PgQueuePublishQueryOperator(task_id="t", queue_name="q", sql="SELECT 1", **uri), "sql_conn_id"),
         (lambda uri: PgQueueOutcomeSensor(task_id="t", message_id=1, **uri), None),
         (lambda uri: PgQueueMessageTrigger(queue_name="q", **uri), None),
         (lambda uri: PgQueueOutcomeTrigger(ids=[1], **uri), None),
@@ -232,7 +236,7 @@ def test_the_uri_of_a_queue_with_a_login_is_not_repeated(uri: str) -> None:
 def test_the_connection_of_a_query_is_named_by_its_argument(conn_id: str, queue: Queue, run: Run) -> None:
     given = {"task_id": "publish", "queue_name": queue("orders"), "sql": "SELECT 1"}
     with pytest.raises(AirflowNotFoundException, match=r"^sql_conn_id: Airflow has no connection 'nope'"):
-        run(PgQueuePublishOperator(**given, sql_conn_id="nope"))
+        run(PgQueuePublishQueryOperator(**given, sql_conn_id="nope"))
 
 
 # A notifier that is judged when it is made ----------------------------------------------------------------------------
@@ -263,12 +267,10 @@ def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
     [
         ({"messages": [1, 2], "on_conflict": "replace"}, "^on_conflict is 'replace', and there are several messages"),
         ({"message": 1, "dedup_key": None, "dedup_window": timedelta(hours=1)}, "^dedup_window is given"),
-        ({"message": 1, "parameters": [1]}, "^parameters are given, and no sql"),
         (
             {"message": 1, "delay": timedelta(1), "visible_at": datetime(2027, 1, 1, tzinfo=UTC)},
             "^delay and visible_at",
         ),
-        ({"message": 1, "with_output": True}, "^with_output is True, and wait_for_completion is False"),
         ({"messages": lambda x: [x]}, "^messages is a function that .* without arguments: .*'x'"),
         ({"message": None}, r"^nothing given.*messages=\[None\]"),
         ({"message": float("nan")}, "^message is a float. JSON has neither NaN"),
@@ -374,14 +376,14 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 queue_name="orders",
                 apply_function=print,
                 wait_for_messages=True,
-                headers={"k": 1},
+                topic="a.#",
                 wait_timeout=timedelta(hours=1),
             ),
-            r"queue 'orders' \(headers=\{'k': 1\}\) in vain, for the wait_timeout of 1:00:00",
+            r"queue 'orders' \(topic='a\.#'\) in vain, for the wait_timeout of 1:00:00",
         ),
         (
-            lambda: PgQueuePublishOperator(
-                task_id="t", queue_name="orders", message=1, wait_for_completion=True, wait_timeout=timedelta(hours=1)
+            lambda: PgQueueRequestOperator(
+                task_id="t", queue_name="orders", message=1, wait_timeout=timedelta(hours=1)
             ),
             r"queue 'orders' in vain, for the wait_timeout of 1:00:00",
         ),
@@ -436,7 +438,7 @@ def test_parameters_that_do_not_match_the_query_are_a_sentence_with_the_fix(
     with pytest.raises(
         InvalidArgument, match=f"^parameters do not match sql: .*{said}.*Give one parameter for each %s"
     ):
-        run(PgQueuePublishOperator(task_id="t", queue_name=queue("orders"), sql=sql, parameters=parameters))
+        run(PgQueuePublishQueryOperator(task_id="t", queue_name=queue("orders"), sql=sql, parameters=parameters))
 
 
 SETTINGS = """

@@ -45,7 +45,7 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
@@ -78,6 +78,10 @@ def results(conn: Connection) -> dict[Any, str]:
 
 def publish(**arguments: Any) -> PgQueuePublishOperator:
     return PgQueuePublishOperator(task_id="publish", queue_name="orders", **arguments)
+
+
+def publish_query(**arguments: Any) -> PgQueuePublishQueryOperator:
+    return PgQueuePublishQueryOperator(task_id="publish", queue_name="orders", **arguments)
 
 
 def consume(**arguments: Any) -> PgQueueConsumeOperator:
@@ -167,13 +171,13 @@ def test_a_stream_is_published_in_batches_and_in_order(conn_id: str, queue: Queu
 def test_nothing_to_publish_is_no_error(conn_id: str, queue: Queue, run: Run) -> None:
     queue("orders")
     assert run(publish(messages=[]))["published"] == 0
-    assert run(publish(sql="SELECT 1 WHERE false"))["published"] == 0
+    assert run(publish_query(sql="SELECT 1 WHERE false"))["published"] == 0
 
 
 def test_the_rows_of_a_query_become_bodies(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
     queue("orders")
     query = "SELECT n, n * 1.10 AS price, DATE '2013-01-01' AS day FROM generate_series(1, 3) AS n WHERE n > %s; "
-    assert run(publish(sql=query, parameters=[1], batch_size=1))["published"] == 2
+    assert run(publish_query(sql=query, parameters=[1], batch_size=1))["published"] == 2
     assert bodies(conn) == [
         {"n": 2, "price": 2.2, "day": "2013-01-01"},
         {"n": 3, "price": 3.3, "day": "2013-01-01"},
@@ -182,7 +186,7 @@ def test_the_rows_of_a_query_become_bodies(conn_id: str, queue: Queue, run: Run,
 
 def test_a_number_of_a_query_keeps_all_its_digits(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
     queue("orders")
-    run(publish(sql="SELECT 12345678901234567890.123456789 AS n, '100%' AS share"))
+    run(publish_query(sql="SELECT 12345678901234567890.123456789 AS n, '100%' AS share"))
     row = conn.execute("SELECT (message->>'n')::numeric, message->>'share' FROM messages.message").fetchone()
     assert row == (Decimal("12345678901234567890.123456789"), "100%")
 
@@ -191,7 +195,7 @@ def test_a_single_column_called_message_is_the_body_itself(
     conn_id: str, queue: Queue, run: Run, conn: Connection
 ) -> None:
     queue("orders")
-    run(publish(sql="""SELECT '{"a": [1, null]}'::jsonb AS message UNION ALL SELECT NULL -- all"""))
+    run(publish_query(sql="""SELECT '{"a": [1, null]}'::jsonb AS message UNION ALL SELECT NULL -- all"""))
     assert bodies(conn) == [{"a": [1, None]}, None]
 
 
@@ -200,7 +204,7 @@ def test_the_query_may_run_on_another_connection(
 ) -> None:
     queue("orders")
     airflow_connection(empty_dsn, "source", "postgres")
-    run(publish(sql="SELECT current_database() AS message", sql_conn_id="source"))
+    run(publish_query(sql="SELECT current_database() AS message", sql_conn_id="source"))
     assert bodies(conn) == [empty_dsn.rsplit("/", 1)[1]]
 
 
@@ -224,7 +228,7 @@ def test_a_query_that_fails_is_named_with_its_sqlstate_and_quotes_no_row(
     queue("orders")
     failed = rf"^sql failed on connection 'pgqueue_default' \(.*{state}\)|^parameters do not match sql"
     with pytest.raises(InvalidArgument, match=failed) as error:
-        run(publish(sql=query, parameters=parameters, batch_size=1))
+        run(publish_query(sql=query, parameters=parameters, batch_size=1))
     assert said in str(error.value)
     assert "SECRET" not in "".join(traceback.format_exception(error.value, chain=True))
     assert bodies(conn) == []
@@ -233,7 +237,7 @@ def test_a_query_that_fails_is_named_with_its_sqlstate_and_quotes_no_row(
 def test_a_query_whose_connection_breaks_is_tried_again(conn_id: str, queue: Queue, run: Run) -> None:
     queue("orders")
     with pytest.raises(ConnectionFailed):
-        run(publish(sql="SELECT pg_terminate_backend(pg_backend_pid())"))
+        run(publish_query(sql="SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
 def test_a_publish_that_fails_in_the_middle_has_published_nothing(
@@ -252,11 +256,9 @@ def test_a_publish_that_fails_in_the_middle_has_published_nothing(
     assert bodies(conn) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"message": 1, "sql": "SELECT 1"}, {"messages": [], "message": 1}], ids=["nothing", "two", "both"]
-)
+@pytest.mark.parametrize("given", [{}, {"messages": [], "message": 1}], ids=["nothing", "both"])
 def test_exactly_one_source_of_messages_is_wanted(conn_id: str, run: Run, given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match="Give one of message, messages and sql"):
+    with pytest.raises(InvalidArgument, match="Give one of message and messages"):
         run(publish(**given))
 
 
@@ -363,7 +365,7 @@ def test_a_query_in_a_file_is_loaded_and_is_a_template(
     queue("orders")
     (tmp_path / "rows.sql").write_text("SELECT n, '{{ ti.run_id }}' AS run FROM generate_series(1, 2) AS n;\n")
     with DAG("d", schedule=None, template_searchpath=str(tmp_path)) as dag:
-        operator = publish(sql="rows.sql", message=None)
+        operator = publish_query(sql="rows.sql")
         publish_file_name = PgQueuePublishOperator(task_id="name", queue_name="orders", message={"file": "x.sql"})
     dag.resolve_template_files()
     for one in (operator, publish_file_name):
@@ -378,14 +380,14 @@ def test_a_query_in_a_file_of_a_mapped_task_is_loaded_when_it_begins(
     queue("orders")
     (tmp_path / "rows.sql").write_text("SELECT '{{ ti.run_id }}' AS message")
     with DAG("d", schedule=None, template_searchpath=str(tmp_path)):
-        operator = publish(sql="rows.sql")
+        operator = publish_query(sql="rows.sql")
     run(operator)
     assert bodies(conn) == ["manual__1"]
 
 
 def test_a_query_in_a_file_that_is_not_there_is_an_error_of_the_dag(tmp_path: Path) -> None:
     with DAG("d", schedule=None, template_searchpath=str(tmp_path)) as dag:
-        publish(sql="rows.sql")
+        publish_query(sql="rows.sql")
     with pytest.raises(InvalidArgument, match=r"sql is 'rows\.sql', and there is no such file"):
         dag.resolve_template_files()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueueRequestOperator
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 
 with DAG("e2e_ask", schedule=None, params={"secret": "pear"}) as ask:
-    PgQueuePublishOperator(
+    PgQueueRequestOperator(
         task_id="ask",
         queue_name="e2e_questions",
         message={"secret": "{{ params.secret }}"},
-        wait_for_completion=True,
         poll_interval=600.0,
     )
     tell = PgQueuePublishOperator(

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from airflow_provider_pgqueue.core import Message
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 
 
@@ -83,8 +83,8 @@ def two_bodies() -> list[Any]:
 
 with DAG("e2e_publish", schedule=None) as publishing:
     PgQueuePublishOperator(task_id="bodies", queue_name="e2e_publish", messages=two_bodies())
-    PgQueuePublishOperator(task_id="rows", queue_name="e2e_publish", sql="e2e_rows.sql")
-    PgQueuePublishOperator.partial(task_id="mapped", queue_name="e2e_publish").expand(sql=["e2e_rows.sql"])
+    PgQueuePublishQueryOperator(task_id="rows", queue_name="e2e_publish", sql="e2e_rows.sql")
+    PgQueuePublishQueryOperator.partial(task_id="mapped", queue_name="e2e_publish").expand(sql=["e2e_rows.sql"])
 
 
 def hang(message: Message) -> None:

@@ -1,0 +1,328 @@
+"""What the operators that publish have in common: the options of a message, and batches under one dedup key."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, Unpack
+
+import psycopg
+
+from airflow_provider_pgqueue.core import argument, verbs
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    json_object,
+    moment,
+    one_of,
+    optional,
+    text,
+    truth,
+    whole,
+)
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.telemetry import note_published, origin_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+FEW: Final = 100
+_SAY_EVERY: Final = 5.0  # seconds
+_LONGEST_KEY: Final = 255  # characters
+# A text, because None means no key and the default has to survive the serialization of the DAG.
+_OF_THE_TASK: Final = "<the task's identity>"
+BATCH_RULES: Final[Mapping[str, Rule]] = {"batch_size": whole(1, 100_000), "one_transaction": truth}
+
+
+class PublishArguments(Options, TaskArguments, total=False):
+    """The arguments of a `PublishTask`."""
+
+    queue_name: Required[str]
+    origin: bool
+    pgqueue_conn_id: str
+
+
+class PublishTask(QueueTask):
+    """Publishes messages with the same options, one round trip per batch.
+
+    What is not published, because its dedup key is remembered, is counted in a warning.
+    The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
+    hundred, and with `duplicate_of`, the first message of an earlier try, if there was one, and `several`, if it was
+    not the only one. Bodies are neither logged nor put into XCom. A datetime, date or time in a body becomes its ISO
+    text, and a UUID or Decimal its text.
+
+    :param queue_name: the queue to publish to.
+    :param priority: from 0 to 9; higher is leased first.
+    :param delay: make the messages ready only after this time.
+    :param visible_at: make the messages ready only from this time on, which has a time zone.
+    :param expires_in: archive the messages as `expired` if nobody handled them by then.
+    :param headers: an object kept next to each body.
+    :param origin: add the headers `airflow`, which names the task, and `traceparent`, if the task is traced.
+    :param reference: a text to find the messages by; by default DAG, run, task and map index.
+    :param topic: words with dots between them, by which consumers can choose messages.
+    :param group_key: messages of a group are leased one at a time and in order.
+    :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default the
+        identity of the task without the number of the try, but with that of the clearing: who clears the task wants it
+        to publish again. With a key of your own, a cleared task publishes nothing within the window. None publishes in
+        every try, also in a retry after a success that Airflow did not hear of.
+    :param dedup_window: how long the key is remembered; by default the window of the queue.
+    :param on_conflict: what happens to a single message whose key is remembered: `skip` it, or let it `replace` the
+        one that was published before, unless that has been leased.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    # Not `messages`: what came out of a queue or a file must not be rendered, and Airflow calls templated functions.
+    template_fields: Sequence[str] = (
+        "queue_name",
+        "headers",
+        "reference",
+        "topic",
+        "group_key",
+        "dedup_key",
+        "pgqueue_conn_id",
+    )
+    template_fields_renderers = {"headers": "json"}  # noqa: RUF012 as Airflow has it
+    writes_queue = True
+    ui_color = "#e4f0e4"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": argument.queue_name,
+        "priority": whole(0, 9),
+        "delay": duration(timedelta(0), timedelta(days=366)),
+        "visible_at": optional(moment),
+        "expires_in": optional(duration(timedelta(0), timedelta(days=3660))),
+        "headers": optional(json_object),
+        "origin": truth,
+        "reference": optional(text),
+        "topic": optional(text),
+        "group_key": optional(text),
+        "dedup_key": optional(text),
+        "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
+        "on_conflict": one_of("skip", "replace"),
+        "pgqueue_conn_id": text,
+    }
+    attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
+    batch_size: int = 1000
+    one_transaction: bool = True
+    _one_key_for_all: ClassVar[bool] = True
+    """Whether in one transaction only the first message has a key, for all."""
+    _own_headers: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        priority: int = 4,
+        delay: timedelta = timedelta(0),
+        visible_at: datetime | None = None,
+        expires_in: timedelta | None = None,
+        headers: Mapping[str, Any] | None = None,
+        origin: bool = True,
+        reference: str | None = _OF_THE_TASK,
+        topic: str | None = None,
+        group_key: str | None = None,
+        dedup_key: str | None = _OF_THE_TASK,
+        dedup_window: timedelta | None = None,
+        on_conflict: str = "skip",
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Unpack[TaskArguments],
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.message_priority = priority
+        self.delay = delay
+        self.visible_at = visible_at
+        self.expires_in = expires_in
+        self.headers = headers
+        self.origin = origin
+        self.reference = reference
+        self.topic = topic
+        self.group_key = group_key
+        self.dedup_key = dedup_key
+        self.dedup_window = dedup_window
+        self.on_conflict = on_conflict
+        self.pgqueue_conn_id = pgqueue_conn_id
+
+    @abstractmethod
+    def _batches(self) -> Iterator[list[str]]:
+        """Yield bodies as JSON texts, a batch at a time."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Publish, and return how many and their ids."""
+        return self._published(context).summary()
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written, also together."""
+        super().check_written()
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise for arguments that contradict each other, or of which one would do nothing."""
+        if self.dedup_window is not None and self.dedup_key is None:
+            raise InvalidArgument("dedup_window is given, and dedup_key is None", "Give both, or no dedup_window.")
+        if self.visible_at is not None and self.delay:
+            raise InvalidArgument("delay and visible_at are given", "Give one of them.")
+
+    def _published(self, context: Context) -> Published:
+        self._take_arguments(context)
+        began_at = time.monotonic()
+        published = self._publish_all()
+        self._say(published.count, "in all", began_at)
+        self.message_ids = published.awaited
+        self.lineage_rows = published.count
+        note_published(self.queue_name, published.count)
+        if published.duplicate_of is not None and self.on_conflict == "skip":
+            self._warn_of_duplicates(published)
+        return published
+
+    def _take_arguments(self, context: Context) -> None:
+        """Complete the arguments with what is known only now, and check that."""
+        self._check_together()
+        task, headers = origin_of(context)
+        self.reference = task if self.reference == _OF_THE_TASK else self.reference
+        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Whoever
+        # clears a task raises its max_tries, and wants it to publish; one that continues or waits finds what it began.
+        key = f"{task}/{context['ti'].max_tries}" if self._begins_with_key else task
+        self._dedup_key = key if self._has_own_key else self.dedup_key
+        self._headers = {**(headers if self.origin else {}), **(self.headers or {}), **self._own_headers}
+
+    @property
+    def _has_own_key(self) -> bool:
+        """Whether the key is made from the identity of the task."""
+        return self.dedup_key == _OF_THE_TASK
+
+    @property
+    def _begins_with_key(self) -> bool:
+        return self.one_transaction and self._one_key_for_all
+
+    def _publish_all(self) -> Published:
+        """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
+        published = Published(self.queue_name)
+        began_at = said_at = time.monotonic()
+        in_one = self.one_transaction
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
+            for number, batch in enumerate(self._batches()):
+                self._check_replaces_one(number + len(batch))
+                published.several |= number + len(batch) > 1
+                # The key is that of the first message; it commits together with the others of its batch.
+                with conn.transaction():
+                    published.add(self._publish(conn, batch, number))
+                if self._begins_with_key and published.duplicate_of and self.on_conflict == "skip":
+                    published.duplicates = len(batch)
+                    break
+                if time.monotonic() - said_at >= _SAY_EVERY:
+                    said_at = time.monotonic()
+                    self._say(published.count, "so far", began_at)
+        return published
+
+    def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
+        """Publish a batch, or nothing if its key is remembered: the key is that of the first message."""
+        if (key := self._key(number)) is None:
+            return run(conn, self._statement(texts))
+        first = run(conn, self._statement(texts[:1], key))
+        if isinstance(first[0], Duplicate) or not texts[1:]:
+            return first
+        return first + run(conn, self._statement(texts[1:]))
+
+    def _key(self, number: int) -> str | None:
+        """Return the dedup key of a batch: of the first one only, if all are one transaction."""
+        key = self._dedup_key
+        if key is None or (self._begins_with_key and number > 0):
+            return None
+        return key if self.one_transaction and number == 0 else f"{key}#{number}"
+
+    def _statement(self, texts: list[str], *keys: str) -> Statement[list[int]]:
+        options: BatchOptions = {
+            "priority": self.message_priority,
+            "delay": self.delay,
+            "visible_at": self.visible_at,
+            "expires_in": self.expires_in,
+            "headers": self._headers or None,
+        }
+        for name, value in (("references", self.reference), ("topics", self.topic), ("group_keys", self.group_key)):
+            if value is not None:
+                options[name] = [value] * len(texts)  # type: ignore[literal-required]
+        if keys:
+            dedup_keys = [_short(key) for key in keys]
+            options |= {"dedup_keys": dedup_keys, "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}
+        return verbs.publish_texts(self.queue_name, texts, **options)
+
+    def _check_replaces_one(self, number: int) -> None:
+        if self.on_conflict == "replace" and number > 1:
+            raise InvalidArgument("on_conflict is 'replace', and there are several messages", "Give a single message.")
+
+    def _say(self, count: int, when: str, began_at: float) -> None:
+        seconds = time.monotonic() - began_at
+        self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, count, seconds)
+
+    def _warn_of_duplicates(self, published: Published) -> None:
+        number, more, given = published.duplicates, "", getattr(self, "messages", None)
+        if self._begins_with_key and isinstance(given, list | tuple):
+            number = len(given)
+        elif self._begins_with_key and number == self.batch_size:
+            more = " and all that follow"
+        self.log.warning(
+            "queue %s: not published: %s%s, because an earlier publish, which began with message %s, had the same "
+            "dedup_key. %s",
+            self.queue_name,
+            quantity(number, "message"),
+            more,
+            published.duplicate_of,
+            "This is a retry, or the task was cleared and continues. dedup_key=None publishes in every try."
+            if self._has_own_key
+            else "Give another dedup_key to publish them.",
+        )
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= _LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
+
+
+@dataclasses.dataclass(slots=True)
+class Published:
+    """What a task has published so far."""
+
+    queue_name: str
+    count: int = 0
+    first_id: int | None = None
+    last_id: int | None = None
+    ids: list[int] = dataclasses.field(default_factory=list)
+    duplicate_of: int | None = None
+    duplicates: int = 0
+    several: bool = False
+    awaited: list[int] = dataclasses.field(default_factory=list)
+
+    def add(self, found: list[int]) -> None:
+        self.awaited += [int(id_) for id_ in found[: max(0, FEW + 1 - len(self.awaited))]]
+        ids = [id_ for id_ in found if not isinstance(id_, Duplicate)]
+        self.duplicates += len(found) - len(ids)
+        if len(ids) < len(found) and self.duplicate_of is None:
+            self.duplicate_of = next(int(id_) for id_ in found if isinstance(id_, Duplicate))
+        if not ids:
+            return
+        self.count += len(ids)
+        self.first_id = self.first_id or ids[0]
+        self.last_id = ids[-1]
+        self.ids += ids[: max(0, FEW + 1 - len(self.ids))]
+
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = {
+            "queue_name": self.queue_name,
+            "published": self.count,
+            "first_id": self.first_id,
+            "last_id": self.last_id,
+        }
+        if self.duplicate_of is not None:
+            summary["duplicate_of"] = self.duplicate_of
+            summary |= {"several": True} if self.several else {}
+        return summary | ({"ids": self.ids} if self.count <= FEW else {})
