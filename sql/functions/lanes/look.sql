@@ -20,7 +20,7 @@ BEGIN
     IF messages.stored_time(due, began + interval '1 min') > began - (CASE WHEN ended THEN interval '1 s' ELSE '0' END) THEN
         RETURN ended;
     END IF;
-    PERFORM messages.store_time(due, began + interval '30 s');     -- the others do without meanwhile
+    PERFORM messages.store_time(due, began + interval '1 s');      -- the others do without meanwhile
     more := (messages.end_due(look.queue_name, look.max_messages)).more;
     PERFORM messages.free_group_heads(look.queue_name);
     -- Each mark is put where the first ready message is: some were published long before their commit, or leased by a transaction

@@ -208,31 +208,6 @@ def test_whoever_consumes_one_in_a_long_transaction_keeps_little_of_what_ended(
     assert len([*lease(conn, 100), *lease(conn, 100)]) >= 80
 
 
-def test_while_one_session_looks_for_long_the_others_do_without(
-    conn: Connection, connect: Connect, queue: Queue
-) -> None:
-    """One of them holds what the look has to write to: the first one waits for it, and nobody else."""
-    queue("orders", max_attempts=1)
-    publish(conn, *range(3))
-    lease(conn, lease_for=SOON)
-    pass_time(conn, 1)
-    look_again(conn)
-    holder, looker = connect(autocommit=False), connect()
-    holder.execute("LOCK TABLE messages.archive_rows IN SHARE MODE")
-    looking = threading.Thread(target=run, args=(looker, verbs.ready_queues(["orders"])))
-    looking.start()
-    waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
-    until(lambda: conn.execute(waits, [looker.info.backend_pid]).fetchone() == ("Lock",))
-    due = "SELECT messages.stored_time(look_due) - clock_timestamp() FROM messages.queue WHERE queue_name = 'orders'"
-    assert conn.execute(due).fetchone()[0] > timedelta(seconds=20)  # type: ignore[index]
-    conn.execute("SET statement_timeout = '5s'")
-    assert len(lease(conn, 2)) == 2
-    holder.rollback()
-    looking.join()
-    assert conn.execute(due).fetchone()[0] < timedelta(seconds=31)  # type: ignore[index]
-    assert ended_as(conn) == ["lock_expired"]
-
-
 def test_nobody_waits_for_whoever_ends_what_is_due(conn: Connection, connect: Connect, queue: Queue) -> None:
     queue("orders")
     publish(conn, 1, 2)
