@@ -251,7 +251,7 @@ dsn, target, step, number = sys.argv[1:]
 act, times = getattr(Target, step), []
 
 def die_before(*arguments):
-    moments.append(arguments)
+    times.append(arguments)
     if len(times) == int(number):
         os.kill(os.getpid(), signal.SIGKILL)
     return act(*arguments)

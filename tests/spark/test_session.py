@@ -35,8 +35,8 @@ def test_a_local_spark_starts_the_python_that_registers(
 @pytest.mark.parametrize("options", ["", "OPTIONS (table 'archive')"])
 def test_a_table_of_the_catalog_is_refused_when_it_is_made(spark: SparkSession, options: str) -> None:
     with pytest.raises(PySparkException, match=r"no table of Spark's catalog can be of this source.*TEMPORARY VIEW"):
-        spark.sql(f"CREATE TABLE finished USING pgqueue {options}")
-    assert not spark.catalog.tableExists("finished")
+        spark.sql(f"CREATE TABLE never_made USING pgqueue {options}")
+    assert not spark.catalog.tableExists("never_made")
 
 
 def test_a_function_that_cannot_be_sent_is_named_in_our_words(
