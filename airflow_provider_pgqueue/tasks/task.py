@@ -160,7 +160,7 @@ class QueueTask(QueueLineage, BaseOperator):
 
     def _waited_for(self) -> str:
         """Say in vain for what the task waited, and how long."""
-        given = {name: getattr(self, name, None) for name in ("topic", "headers", "results", "min_messages")}
+        given = {name: getattr(self, name, None) for name in ("topic", "results", "min_messages")}
         chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
         limit = getattr(self, name)

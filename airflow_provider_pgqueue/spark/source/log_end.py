@@ -93,7 +93,7 @@ class LogWatch:
         self._looked = self._moved = self._warned = 0.0
 
     def end(self, *, after_removal: int | None = None, now: bool = False) -> LogEnd:
-        """Return where the log ended shortly before or `now`, and what is gone since a removal, by default the same."""
+        """Return where the log ends, read lately or `now`, and what is gone since a removal, by default the same."""
         if after_removal not in (None, self._after_removal):
             self._after_removal, now = after_removal, True
         if self._end is None or now or time.monotonic() - self._looked >= self._rest:
