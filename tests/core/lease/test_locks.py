@@ -166,6 +166,14 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
         run(conn, verbs.purge_queue("orders"))
 
 
+def is_refused(conn: Connection, call: str) -> None:
+    """The call waits for some seconds, and then says what is in use."""
+    conn.execute("SET statement_timeout = '20s'")
+    with pytest.raises(psycopg.Error, match="is in use") as refused:
+        conn.execute(call.encode())
+    assert refused.value.sqlstate == "PQ016"
+
+
 DISPATCH = "SELECT messages.dispatch_messages('orders', 'work')"
 PARTITION = "SELECT messages.partition_archive('day')"
 UPKEEP = "SELECT messages.upkeep()"
@@ -190,10 +198,7 @@ def test_what_a_transaction_keeps_to_itself_is_waited_for_and_then_an_error(
     conn.execute("SELECT messages.upkeep()")
     holder = connect(autocommit=False)
     holder.execute(held.encode())
-    conn.execute("SET statement_timeout = '20s'")
-    with pytest.raises(psycopg.Error, match="is in use") as refused:
-        conn.execute(call.encode())
-    assert refused.value.sqlstate == "PQ016"
+    is_refused(conn, call)
 
 
 TOKEN = "(SELECT lock_token FROM messages.message WHERE queue_name = 'orders' AND lock_token IS NOT NULL LIMIT 1)"
@@ -228,10 +233,7 @@ def test_a_row_that_another_transaction_has_is_waited_for_for_seconds(
     conn.execute("SELECT messages.stage_publish('job')")
     holder = connect(autocommit=False)
     holder.execute(held.encode())
-    conn.execute("SET statement_timeout = '20s'")
-    with pytest.raises(psycopg.Error, match="is in use") as refused:
-        conn.execute(call.encode())
-    assert refused.value.sqlstate == "PQ016"
+    is_refused(conn, call)
 
 
 def test_a_run_that_was_refused_and_is_asked_for_does_not_hold_up_the_dispatcher(

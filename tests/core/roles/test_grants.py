@@ -136,15 +136,19 @@ def test_health_names_who_reads_or_runs_what_it_should_not_until_it_is_taken_bac
     assert "publish" in left
 
 
+def install_without_groups(conn: Connection) -> None:
+    migrations.uninstall(conn)
+    with conn.transaction():
+        leave_out_roles(conn)
+        migrate(conn)
+
+
 @pytest.mark.parametrize("groups", [True, False])
 def test_what_the_documentation_lets_an_admin_grant_outlives_an_upgrade(
     conn: Connection, login: Login, groups: bool
 ) -> None:
     if not groups:
-        migrations.uninstall(conn)
-        with conn.transaction():
-            leave_out_roles(conn)
-            migrate(conn)
+        install_without_groups(conn)
     login("worker")
     conn.execute(BY_HAND.encode())
     before = reach(conn, "worker")
@@ -164,10 +168,7 @@ def test_an_internal_function_is_told_with_and_without_the_group_roles(
     conn: Connection, login: Login, groups: bool
 ) -> None:
     if not groups:
-        migrations.uninstall(conn)
-        with conn.transaction():
-            leave_out_roles(conn)
-            migrate(conn)
+        install_without_groups(conn)
     login("worker")
     conn.execute("GRANT EXECUTE ON FUNCTION messages.record_audit, messages.publish TO worker")
     severity, found, fix = finding(conn)
