@@ -23,7 +23,7 @@ GROUP: Final = "limits"
 
 # Nobody finds a message by its reference, cause or time then.
 _BARE_ARCHIVE: Final = """
-DROP INDEX messages.message_archive_archived_at_idx, messages.message_archive_xid_idx,
+DROP INDEX messages.message_archive_ranges_idx,
            messages.message_archive_reference_idx, messages.message_archive_dead_idx,
            messages.message_archive_remedied_by_idx;
 """

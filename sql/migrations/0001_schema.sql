@@ -199,10 +199,9 @@ CREATE INDEX message_archive_id_idx ON messages.archive_rows (id);
 ALTER TABLE messages.message_archive REPLICA IDENTITY FULL;
 ALTER TABLE messages.archive_rows REPLICA IDENTITY FULL;
 ALTER TABLE messages.message_archive_default REPLICA IDENTITY FULL;
-CREATE INDEX message_archive_archived_at_idx ON messages.archive_rows USING brin (archived_at);
+CREATE INDEX message_archive_ranges_idx ON messages.archive_rows USING brin (archived_at, xid) WITH (autosummarize = on);
 CREATE INDEX message_archive_reference_idx ON messages.archive_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
 CREATE INDEX message_archive_dead_idx ON messages.archive_rows (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
-CREATE INDEX message_archive_xid_idx ON messages.archive_rows USING brin (xid) WITH (autosummarize = on);
 -- A pipeline that was killed and starts again counts through it what it had done. Few rows have a remedy.
 CREATE INDEX message_archive_remedied_by_idx ON messages.archive_rows (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
 COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result. What plain SQL inserts here is checked.';

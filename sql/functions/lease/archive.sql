@@ -29,13 +29,10 @@ BEGIN
                coalesce(o.outcome -> 'failure', archive.failure) AS failure
           FROM mine CROSS JOIN LATERAL (
             SELECT CASE WHEN archive.outcomes IS NOT NULL THEN archive.outcomes -> mine.id::text END AS outcome) o),
-    -- Most leases are finished as a whole; the timer of another finds nothing when its time comes.
+    -- Most leases are finished as a whole and in their order; the timer of another finds nothing when its time comes.
     stopped AS (
         DELETE FROM messages.timer t
-         WHERE t.lock_token = archive.lock_token
-           AND (t.queue_name, t.at, cardinality(t.ids)) = (SELECT min(queue_name), min(lock_expires_at), count(*) FROM mine
-                                                           HAVING min(lock_expires_at) = max(lock_expires_at))
-           AND NOT EXISTS (SELECT unnest(t.ids) EXCEPT SELECT id FROM mine)),
+         WHERE (t.queue_name, t.at) = (SELECT m.queue_name, m.lock_expires_at FROM mine m LIMIT 1) AND t.ids = ARRAY(SELECT m.id FROM mine m)),
     archived AS (
         INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
                                                 result, handled_by, details, reference, topic, group_key, output, failure,
