@@ -15,6 +15,7 @@ DECLARE
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend workers'],
         ['observer', 'search_archive schedules message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
+        ['consumer', 'cancel'],
         ['observer', 'metrics'],
         ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],

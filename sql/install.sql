@@ -53,6 +53,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/release.sql
 \ir functions/lease/release_held_by.sql
 \ir functions/lease/release_messages.sql
+\ir functions/lease/cancel.sql
 \ir functions/lease/workers.sql
 \ir functions/lease/oldest_leases.sql
 \ir functions/lease/consume.sql

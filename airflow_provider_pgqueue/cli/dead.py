@@ -23,9 +23,9 @@ _CAUSE = ("queue_name", "result", "fingerprint", "waiting", "first_at", "last_at
 def dead(settings: Settings, queue: str | None) -> None:
     """Count dead messages by cause.
 
-    A message is dead if it was archived with any result but success. Those that were requeued or dismissed are left
-    out. Each cause comes with an example; the hundred most frequent are shown. `pgqueue requeue --cause` and
-    `pgqueue dismiss --cause` take its fingerprint.
+    A message is dead if it was archived with any result but success and cancelled. Those that were requeued or
+    dismissed are left out. Each cause comes with an example; the hundred most frequent are shown. `pgqueue requeue
+    --cause` and `pgqueue dismiss --cause` take its fingerprint.
     """
     with connected(settings) as conn:
         causes = run(conn, verbs.dead_causes(queue))

@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "requeue": ("dead_messages", "Publish dead messages again."),
     "repair": ("repair", "Repair dead messages with a Python function."),
     "dismiss": ("dead_messages", "Dismiss dead messages: nothing more is done about them."),
+    "cancel": ("cancel", "Archive messages of a queue as cancelled."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "export": ("export", "Export the archive to Parquet, by partitions whose time is over."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),

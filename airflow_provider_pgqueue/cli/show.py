@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
-_RESULTS = click.Choice(["success", "failed", "rejected", "lock_expired", "expired"])
+_RESULTS = click.Choice(["success", "failed", "rejected", "lock_expired", "expired", "cancelled"])
 _FOUND = ("id", "queue_name", "state", "at", "attempts", "worker", "reference", "cause", "error")
 
 

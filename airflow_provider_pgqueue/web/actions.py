@@ -89,6 +89,13 @@ def _leased(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     return {}
 
 
+def _unfinished(conn: Connection, name: str, given: Form) -> dict[str, Any]:
+    """Raise 409 if a message is finished."""
+    if not rows_of(conn, "unfinished_message", id=int(given["id"])):
+        raise HTTPException(409, f"Message {given['id']} is finished: there is nothing to cancel.")
+    return {}
+
+
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     try:
         json.loads(form.get("body", ""), parse_constant=_refuse)
@@ -206,6 +213,17 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         about=_leased,
         danger=True,
         nothing="Nothing was done: nobody holds it any more.",
+    ),
+    "cancel": Action(
+        "Cancel this message?",
+        "Cancel it",
+        "It is archived as cancelled, and is not dead. Whoever works on it has lost it.",
+        "cancel",
+        _one,
+        "Cancelled {n}.",
+        about=_unfinished,
+        danger=True,
+        nothing="Nothing was done: it is finished by now.",
     ),
 }
 

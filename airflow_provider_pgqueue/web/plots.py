@@ -48,7 +48,7 @@ def plots_of(history: list[Row], step: timedelta) -> list[Plot]:
 
 
 def _with_sums(row: Row) -> Row:
-    dead = None if row["completions"] is None else row["completions"] - row["success"]
+    dead = None if row["completions"] is None else row["completions"] - row["success"] - row["cancelled"]
     return row | {"dead_now": row["dead"], "dead": dead}
 
 

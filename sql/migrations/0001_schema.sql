@@ -215,7 +215,7 @@ COMMENT ON COLUMN messages.message_archive.priority IS 'As published.';
 COMMENT ON COLUMN messages.message_archive.attempts IS 'Deliveries that it took.';
 COMMENT ON COLUMN messages.message_archive.requeues IS 'How many times this work had been requeued before.';
 COMMENT ON COLUMN messages.message_archive.queue_name IS 'The queue that it was published to.';
-COMMENT ON COLUMN messages.message_archive.result IS 'success, failed (handler error), rejected (invalid), lock_expired (abandoned), expired (too late).';
+COMMENT ON COLUMN messages.message_archive.result IS 'success, failed (handler error), rejected (invalid), lock_expired (abandoned), expired (too late), cancelled (not wanted any more). What is neither success nor cancelled is dead.';
 COMMENT ON COLUMN messages.message_archive.handled_by IS 'Who finished it, as the consumer named itself.';
 COMMENT ON COLUMN messages.message_archive.details IS 'Reason of a rejection or failure.';
 COMMENT ON COLUMN messages.message_archive.reference IS 'The publisher''s own key.';
@@ -605,6 +605,7 @@ CREATE TABLE messages.history (
     rejected     bigint      NOT NULL DEFAULT 0,
     lock_expired bigint      NOT NULL DEFAULT 0,
     expired      bigint      NOT NULL DEFAULT 0,
+    cancelled    bigint      NOT NULL DEFAULT 0,
     attempts     bigint      NOT NULL DEFAULT 0,
     wait_max     interval,
     run_max      interval,
@@ -630,6 +631,7 @@ COMMENT ON COLUMN messages.history.failed IS 'Archived as failed.';
 COMMENT ON COLUMN messages.history.rejected IS 'Archived as rejected.';
 COMMENT ON COLUMN messages.history.lock_expired IS 'Archived as lock_expired.';
 COMMENT ON COLUMN messages.history.expired IS 'Archived as expired.';
+COMMENT ON COLUMN messages.history.cancelled IS 'Archived as cancelled.';
 COMMENT ON COLUMN messages.history.attempts IS 'Deliveries that the archived messages took, together.';
 COMMENT ON COLUMN messages.history.wait_max IS 'The longest time from publish to the beginning of the last lease.';
 COMMENT ON COLUMN messages.history.run_max IS 'The longest time from lease to archive, of messages that a handler finished.';
@@ -683,6 +685,7 @@ CREATE TABLE messages.history_total (
     rejected     bigint NOT NULL,
     lock_expired bigint NOT NULL,
     expired      bigint NOT NULL,
+    cancelled    bigint NOT NULL,
     attempts     bigint NOT NULL
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE messages.history_total IS 'What went through each queue since the history began.';
@@ -693,6 +696,7 @@ COMMENT ON COLUMN messages.history_total.failed IS 'Archived as failed.';
 COMMENT ON COLUMN messages.history_total.rejected IS 'Archived as rejected.';
 COMMENT ON COLUMN messages.history_total.lock_expired IS 'Archived as lock_expired.';
 COMMENT ON COLUMN messages.history_total.expired IS 'Archived as expired.';
+COMMENT ON COLUMN messages.history_total.cancelled IS 'Archived as cancelled.';
 COMMENT ON COLUMN messages.history_total.attempts IS 'Deliveries that the archived messages took.';
 
 CREATE TABLE messages.history_note (

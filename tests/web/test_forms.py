@@ -70,7 +70,7 @@ def paths(conn: Connection, dead: list[int]) -> dict[str, str]:
     return (
         {action: f"/queues/orders/{action}" for action in QUEUE_ACTIONS}
         | {name: f"/messages/{dead[0]}/{action}" for name, action in of_messages.items()}
-        | {"release": f"/messages/{row[0]}/release"}
+        | {name: f"/messages/{row[0]}/{name}" for name in ("release", "cancel")}
     )
 
 
@@ -85,6 +85,7 @@ ENTRIES = {
     "requeue one": ("requeue_dead", 1),
     "dismiss one": ("dismiss_dead", 1),
     "release": ("release_messages", 1),
+    "cancel": ("cancel", 1),
 }
 
 

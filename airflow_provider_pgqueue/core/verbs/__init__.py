@@ -57,6 +57,7 @@ from airflow_provider_pgqueue.core.verbs.history import (
 )
 from airflow_provider_pgqueue.core.verbs.lease import (
     archive,
+    cancel,
     consume,
     end_named_leases,
     extend,
@@ -165,6 +166,7 @@ __all__ = [
     "begin_partitions",
     "begin_run",
     "bind_topic",
+    "cancel",
     "check_queues_exist",
     "closed_archive_partitions",
     "closed_queues",

@@ -151,6 +151,16 @@ def release_messages(queue_name: str, ids: Collection[int]) -> Statement[list[in
     return Statement("release_messages", {"queue_name": queue_name, "ids": list(ids)}, ids_of, {"ids": "bigint[]"})
 
 
+def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:
+    """Archive messages as `cancelled`, whether they wait or are leased, and return the ids of those.
+
+    Whoever works on one has lost it, and learns it when it extends the lease or archives the message. A cancelled
+    message is not dead, and the next of its group follows.
+    """
+    arguments = {"queue_name": queue_name, "ids": list(ids), "reason": reason}
+    return Statement("cancel", arguments, ids_of, {"ids": "bigint[]"})
+
+
 def workers(queue_name: str | None = None, *, period: timedelta | None = None) -> Statement[list[Row]]:
     """Return who leases now or finished something within `period`, those with most leases first."""
     return Statement("workers", dict(locals()), _workers)

@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 from airflow_provider_pgqueue.core.argument import moment_or_text, queue_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
 
-Result = Literal["success", "failed", "rejected", "lock_expired", "expired"]
+Result = Literal["success", "failed", "rejected", "lock_expired", "expired", "cancelled"]
 RESULTS: Final = get_args(Result)
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 

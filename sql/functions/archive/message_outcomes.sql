@@ -18,7 +18,7 @@ AS $$
            CASE WHEN m.id IS NOT NULL THEN NULL
                 WHEN a.id IS NULL THEN 'unknown'
                 -- It is waited for a remedy of a dead one.
-                WHEN message_outcomes.follow_requeues AND a.result <> 'success' AND a.remedy IS NULL THEN NULL
+                WHEN message_outcomes.follow_requeues AND a.result NOT IN ('success', 'cancelled') AND a.remedy IS NULL THEN NULL
                 ELSE a.result END,
            coalesce(m.attempts, a.attempts), a.failure ->> 'error', a.fingerprint,
            CASE WHEN message_outcomes.with_output THEN a.output END

@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION messages.requeued_results(
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT messages.check_number('max_messages', requeued_results.max_messages, 0, 2147483647);
-    SELECT count(*), count(again.id), count(again.id) FILTER (WHERE again.result <> 'success')
+    SELECT count(*), count(again.id), count(again.id) FILTER (WHERE again.result NOT IN ('success', 'cancelled'))
       FROM (SELECT a.requeued_as
               FROM messages.archive_rows a
              WHERE a.remedied_by = requeued_results.remedied_by AND a.remedy = 'requeued'

@@ -11,7 +11,7 @@ BEGIN
        FROM archived a;
     PERFORM messages.after_archive(array_agg(ROW(
         a.id, a.archived_at, a.queue_name, a.result,
-        CASE WHEN a.result <> 'success' THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,
+        CASE WHEN a.result NOT IN ('success', 'cancelled') THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,
         a.requeues, a.group_key, a.headers ? 'awaited')::messages.ended_message)) FROM archived a;
     RETURN NULL;
 END $$;

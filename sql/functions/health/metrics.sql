@@ -56,7 +56,8 @@ BEGIN
         RETURN QUERY
         WITH total AS MATERIALIZED (
             SELECT CASE WHEN t.queue_name = ANY (shown) THEN t.queue_name ELSE 'other' END AS queue, sum(t.arrivals) AS arrivals, sum(t.success) AS success,
-                   sum(t.failed) AS failed, sum(t.rejected) AS rejected, sum(t.lock_expired) AS lock_expired, sum(t.expired) AS expired, sum(t.attempts) AS attempts
+                   sum(t.failed) AS failed, sum(t.rejected) AS rejected, sum(t.lock_expired) AS lock_expired, sum(t.expired) AS expired,
+                   sum(t.cancelled) AS cancelled, sum(t.attempts) AS attempts
               FROM messages.history_total t
              WHERE (SELECT r.everything FROM messages.session_reach r)
                 OR t.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)
@@ -66,7 +67,7 @@ BEGIN
             UNION ALL
             SELECT 'pgqueue_finished_messages_total', 'counter', 'Messages archived by result, as of the last upkeep.', jsonb_build_object('queue', t.queue, 'result', v.result), v.number
               FROM total t CROSS JOIN LATERAL (VALUES ('success', t.success), ('failed', t.failed), ('rejected', t.rejected),
-                                                      ('lock_expired', t.lock_expired), ('expired', t.expired)) AS v (result, number)
+                                                      ('lock_expired', t.lock_expired), ('expired', t.expired), ('cancelled', t.cancelled)) AS v (result, number)
             UNION ALL
             SELECT 'pgqueue_delivery_attempts_total', 'counter', 'Deliveries that the archived messages took.', jsonb_build_object('queue', t.queue), t.attempts FROM total t) AS m (metric, kind, help, labels, value)
          WHERE metrics.names IS NULL OR m.metric = ANY (metrics.names);

@@ -72,17 +72,18 @@ BEGIN
                    sum(c.messages) FILTER (WHERE c.result = 'success') AS success, sum(c.messages) FILTER (WHERE c.result = 'failed') AS failed,
                    sum(c.messages) FILTER (WHERE c.result = 'rejected') AS rejected,
                    sum(c.messages) FILTER (WHERE c.result = 'lock_expired') AS lock_expired,
-                   sum(c.messages) FILTER (WHERE c.result = 'expired') AS expired, sum(c.attempts) AS attempts,
+                   sum(c.messages) FILTER (WHERE c.result = 'expired') AS expired,
+                   sum(c.messages) FILTER (WHERE c.result = 'cancelled') AS cancelled, sum(c.attempts) AS attempts,
                    max(c.wait_max) AS wait_max, max(c.run_max) AS run_max, NULL::bigint[] AS waits, NULL::bigint[] AS runs
               FROM counted c GROUP BY 1, 2
             UNION ALL
-            SELECT a.queue_name, a.bucket_at, a.messages, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM arrived a
+            SELECT a.queue_name, a.bucket_at, a.messages, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM arrived a
             UNION ALL
-            SELECT m.queue_name, date_trunc('minute', moment, 'UTC'), m.messages, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM missed m
+            SELECT m.queue_name, date_trunc('minute', moment, 'UTC'), m.messages, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM missed m
             UNION ALL
-            SELECT c.queue_name, date_trunc('minute', moment, 'UTC'), 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM changed c
+            SELECT c.queue_name, date_trunc('minute', moment, 'UTC'), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM changed c
             UNION ALL
-            SELECT w.queue_name, w.bucket_at, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, array_agg(ARRAY[w.wait, w.messages] ORDER BY w.wait), NULL
+            SELECT w.queue_name, w.bucket_at, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, array_agg(ARRAY[w.wait, w.messages] ORDER BY w.wait), NULL
               FROM (SELECT c.queue_name, c.bucket_at, c.wait, sum(c.messages)::bigint AS messages FROM (
                         SELECT c.queue_name, c.bucket_at, c.wait, c.messages FROM counted c WHERE c.wait IS NOT NULL
                         UNION ALL
@@ -90,7 +91,7 @@ BEGIN
                           FROM kept k CROSS JOIN LATERAL generate_subscripts(k.waits, 1) AS n) c
                      GROUP BY 1, 2, 3) w GROUP BY 1, 2
             UNION ALL
-            SELECT r.queue_name, r.bucket_at, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, array_agg(ARRAY[r.run, r.messages] ORDER BY r.run)
+            SELECT r.queue_name, r.bucket_at, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, array_agg(ARRAY[r.run, r.messages] ORDER BY r.run)
               FROM (SELECT c.queue_name, c.bucket_at, c.run, sum(c.messages)::bigint AS messages FROM (
                         SELECT c.queue_name, c.bucket_at, c.run, c.messages FROM counted c WHERE c.run IS NOT NULL
                         UNION ALL
@@ -99,15 +100,16 @@ BEGIN
                      GROUP BY 1, 2, 3) r GROUP BY 1, 2),
         total AS (
             SELECT p.queue_name, p.bucket_at, sum(p.arrivals) AS arrivals, sum(p.success) AS success, sum(p.failed) AS failed,
-                   sum(p.rejected) AS rejected, sum(p.lock_expired) AS lock_expired, sum(p.expired) AS expired, sum(p.attempts) AS attempts,
+                   sum(p.rejected) AS rejected, sum(p.lock_expired) AS lock_expired, sum(p.expired) AS expired,
+                   sum(p.cancelled) AS cancelled, sum(p.attempts) AS attempts,
                    max(p.wait_max) AS wait_max, max(p.run_max) AS run_max, max(p.waits) AS waits, max(p.runs) AS runs
               FROM part p GROUP BY 1, 2),
         stored AS (
             INSERT INTO messages.history AS t (queue_name, grain, bucket_at, depth, depth_max, ready, leased, delayed, dead, oldest_at,
-                arrivals, success, failed, rejected, lock_expired, expired, attempts, wait_max, run_max, waits, runs)
+                arrivals, success, failed, rejected, lock_expired, expired, cancelled, attempts, wait_max, run_max, waits, runs)
             SELECT n.queue_name, 'minute', n.bucket_at, l.depth, l.depth, l.ready, l.leased, l.delayed, l.dead, l.oldest_at,
                    n.arrivals, coalesce(n.success, 0), coalesce(n.failed, 0), coalesce(n.rejected, 0), coalesce(n.lock_expired, 0),
-                   coalesce(n.expired, 0), coalesce(n.attempts, 0), n.wait_max, n.run_max, n.waits, n.runs
+                   coalesce(n.expired, 0), coalesce(n.cancelled, 0), coalesce(n.attempts, 0), n.wait_max, n.run_max, n.waits, n.runs
               FROM total n
               LEFT JOIN level l ON l.queue_name = n.queue_name AND n.bucket_at = date_trunc('minute', moment, 'UTC')
             ON CONFLICT (queue_name, grain, bucket_at) DO UPDATE SET
@@ -117,20 +119,20 @@ BEGIN
                 oldest_at = CASE WHEN excluded.depth IS NULL THEN t.oldest_at ELSE excluded.oldest_at END,
                 arrivals = t.arrivals + excluded.arrivals, success = t.success + excluded.success, failed = t.failed + excluded.failed,
                 rejected = t.rejected + excluded.rejected, lock_expired = t.lock_expired + excluded.lock_expired,
-                expired = t.expired + excluded.expired, attempts = t.attempts + excluded.attempts,
+                expired = t.expired + excluded.expired, cancelled = t.cancelled + excluded.cancelled, attempts = t.attempts + excluded.attempts,
                 wait_max = greatest(t.wait_max, excluded.wait_max), run_max = greatest(t.run_max, excluded.run_max),
                 waits = coalesce(excluded.waits, t.waits), runs = coalesce(excluded.runs, t.runs)
             RETURNING t.bucket_at),
         totals AS (
-            INSERT INTO messages.history_total AS t (queue_name, arrivals, success, failed, rejected, lock_expired, expired, attempts)
+            INSERT INTO messages.history_total AS t (queue_name, arrivals, success, failed, rejected, lock_expired, expired, cancelled, attempts)
             SELECT n.queue_name, sum(n.arrivals), coalesce(sum(n.success), 0), coalesce(sum(n.failed), 0), coalesce(sum(n.rejected), 0),
-                   coalesce(sum(n.lock_expired), 0), coalesce(sum(n.expired), 0), coalesce(sum(n.attempts), 0)
+                   coalesce(sum(n.lock_expired), 0), coalesce(sum(n.expired), 0), coalesce(sum(n.cancelled), 0), coalesce(sum(n.attempts), 0)
               FROM total n WHERE EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = n.queue_name)
-             GROUP BY n.queue_name HAVING sum(n.arrivals) > 0 OR sum(n.attempts) > 0 OR sum(n.expired) > 0
+             GROUP BY n.queue_name HAVING sum(n.arrivals) > 0 OR sum(n.attempts) > 0 OR sum(n.expired) > 0 OR sum(n.cancelled) > 0
             ON CONFLICT (queue_name) DO UPDATE SET arrivals = t.arrivals + excluded.arrivals, success = t.success + excluded.success,
                 failed = t.failed + excluded.failed, rejected = t.rejected + excluded.rejected,
                 lock_expired = t.lock_expired + excluded.lock_expired, expired = t.expired + excluded.expired,
-                attempts = t.attempts + excluded.attempts),
+                cancelled = t.cancelled + excluded.cancelled, attempts = t.attempts + excluded.attempts),
         died AS (
             SELECT c.queue_name, c.bucket_at, c.result,
                    CASE WHEN row_number() OVER (PARTITION BY c.queue_name, c.bucket_at ORDER BY sum(c.messages) DESC, c.fingerprint) <= 20

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION messages.queue_history(
     step       interval    DEFAULT '1 minute'
 ) RETURNS TABLE (
     bucket_at timestamptz, depth bigint, depth_max bigint, ready bigint, leased bigint, delayed bigint, dead bigint, oldest_age interval,
-    arrivals bigint, completions bigint, success bigint, failed bigint, rejected bigint, lock_expired bigint, expired bigint,
+    arrivals bigint, completions bigint, success bigint, failed bigint, rejected bigint, lock_expired bigint, expired bigint, cancelled bigint,
     attempts bigint, wait_p50 interval, wait_p95 interval, wait_p99 interval, wait_max interval,
     run_p50 interval, run_p95 interval, run_p99 interval, run_max interval
 )
@@ -34,7 +34,7 @@ BEGIN
     total AS (
         SELECT n.at, max(n.depth_max) AS depth_max, sum(n.arrivals)::bigint AS arrivals, sum(n.success)::bigint AS success,
                sum(n.failed)::bigint AS failed, sum(n.rejected)::bigint AS rejected, sum(n.lock_expired)::bigint AS lock_expired,
-               sum(n.expired)::bigint AS expired, sum(n.attempts)::bigint AS attempts, max(n.wait_max) AS wait_max, max(n.run_max) AS run_max
+               sum(n.expired)::bigint AS expired, sum(n.cancelled)::bigint AS cancelled, sum(n.attempts)::bigint AS attempts, max(n.wait_max) AS wait_max, max(n.run_max) AS run_max
           FROM recorded n GROUP BY n.at),
     waits AS (
         SELECT s.at, array_agg(ARRAY[s.class, s.messages] ORDER BY s.class) AS waits FROM (
@@ -57,7 +57,7 @@ BEGIN
              ORDER BY h.bucket_at DESC LIMIT 1) o
          ORDER BY o.bucket_at DESC LIMIT 1),
     bucket AS (
-        SELECT b.at AS bucket_at, t.depth_max, t.arrivals, t.success, t.failed, t.rejected, t.lock_expired, t.expired, t.attempts,
+        SELECT b.at AS bucket_at, t.depth_max, t.arrivals, t.success, t.failed, t.rejected, t.lock_expired, t.expired, t.cancelled, t.attempts,
                t.wait_max, t.run_max, w.waits, r.runs, count(l.at) OVER (ORDER BY b.at) AS change,
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at AS known,
                -- Whether an upkeep looked is known for as long as minutes are kept.
@@ -76,10 +76,10 @@ BEGIN
            CASE WHEN b.seen THEN coalesce(l.delayed, 0) END, CASE WHEN b.seen THEN coalesce(l.dead, 0) END,
            CASE WHEN b.seen AND l.oldest_at IS NOT NULL THEN greatest(b.ends_at - l.oldest_at, '0') END,
            CASE WHEN b.known THEN coalesce(b.arrivals, 0) END,
-           CASE WHEN b.known THEN coalesce(b.success + b.failed + b.rejected + b.lock_expired + b.expired, 0) END,
+           CASE WHEN b.known THEN coalesce(b.success + b.failed + b.rejected + b.lock_expired + b.expired + b.cancelled, 0) END,
            CASE WHEN b.known THEN coalesce(b.success, 0) END, CASE WHEN b.known THEN coalesce(b.failed, 0) END,
            CASE WHEN b.known THEN coalesce(b.rejected, 0) END, CASE WHEN b.known THEN coalesce(b.lock_expired, 0) END,
-           CASE WHEN b.known THEN coalesce(b.expired, 0) END, CASE WHEN b.known THEN coalesce(b.attempts, 0) END,
+           CASE WHEN b.known THEN coalesce(b.expired, 0) END, CASE WHEN b.known THEN coalesce(b.cancelled, 0) END, CASE WHEN b.known THEN coalesce(b.attempts, 0) END,
            messages.duration_quantile(b.waits, 0.5, b.wait_max), messages.duration_quantile(b.waits, 0.95, b.wait_max),
            messages.duration_quantile(b.waits, 0.99, b.wait_max), b.wait_max,
            messages.duration_quantile(b.runs, 0.5, b.run_max), messages.duration_quantile(b.runs, 0.95, b.run_max),

@@ -39,13 +39,13 @@ BEGIN
                                                 fingerprint, headers, message)
         SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
                result, left(coalesce(archive.handled_by, locked_by), 1024), details, reference, topic, group_key, output, failure,
-               CASE WHEN result <> 'success' THEN messages.fingerprint(result, details, failure) END, headers, message
+               CASE WHEN result NOT IN ('success', 'cancelled') THEN messages.fingerprint(result, details, failure) END, headers, message
           FROM judged
         RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited)
     SELECT a.id FROM archived a
-     WHERE CASE WHEN a.result <> 'success' OR a.group_key IS NOT NULL OR a.awaited
+     WHERE CASE WHEN a.fingerprint IS NOT NULL OR a.group_key IS NOT NULL OR a.awaited
                 THEN (SELECT messages.after_archive(ARRAY(SELECT ROW(e.*)::messages.ended_message FROM archived e
-                                                           WHERE e.result <> 'success' OR e.group_key IS NOT NULL OR e.awaited)))
+                                                           WHERE e.fingerprint IS NOT NULL OR e.group_key IS NOT NULL OR e.awaited)))
                 ELSE true END;
 END $$;
 COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS

@@ -32,7 +32,7 @@ BEGIN
          WHERE m.lock_expires_at > moment
          GROUP BY 1, 2),
     done AS (
-        SELECT a.handled_by, a.queue_name AS name, count(*) AS finished, count(*) FILTER (WHERE a.result <> 'success') AS dead,
+        SELECT a.handled_by, a.queue_name AS name, count(*) AS finished, count(*) FILTER (WHERE a.result NOT IN ('success', 'cancelled')) AS dead,
                avg(a.archived_at - a.leased_at) AS run_avg, max(a.archived_at) AS last_at
           FROM messages.archive_rows a
          WHERE a.archived_at > moment - workers.period AND a.archived_at <= moment + interval '1 minute' AND a.handled_by IS NOT NULL

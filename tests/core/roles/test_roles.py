@@ -61,6 +61,7 @@ VERBS = {
     "release_held_by": ("SELECT messages.release_held_by('orders', 'nobody')", "consumer admin"),
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "release_messages": ("SELECT messages.release_messages('orders', '{1}')", "consumer admin"),
+    "cancel": ("SELECT messages.cancel('orders', '{1}')", "consumer admin"),
     "workers": ("SELECT messages.workers()", "consumer observer admin"),
     "queue_history": ("SELECT messages.queue_history('orders')", "consumer observer admin"),
     "queue_rates": ("SELECT messages.queue_rates()", "consumer observer admin"),

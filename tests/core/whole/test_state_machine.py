@@ -33,6 +33,7 @@ from airflow_provider_pgqueue.core.errors import LeaseLost, QueueFull, QueuePaus
 Connection = psycopg.Connection[Any]
 
 HOUR = timedelta(hours=1)
+RESULTS = ("success", "failed", "rejected", "lock_expired", "expired", "cancelled")
 QUEUES: dict[str, dict[str, Any]] = {
     "blocks": {"max_attempts": 3},
     "skips": {"max_attempts": 2, "on_dead_head": "skip", "max_leased": 2},
@@ -167,7 +168,7 @@ class Verbs(RuleBasedStateMachine):
         return [item for item in known if item and item.token == token and item.lease == "held"]
 
     def dead(self) -> list[Item]:
-        return [item for item in self.archive.values() if item.result != "success" and item.result is not None]
+        return [item for item in self.archive.values() if item.result not in ("success", "cancelled", None)]
 
     def next_body(self) -> dict[str, int]:
         self.number += 1
@@ -440,7 +441,7 @@ class Verbs(RuleBasedStateMachine):
     TOKENS = st.integers(0, 9)
 
     @precondition(lambda self: any(item.token for item in self.live.values()))
-    @rule(token=TOKENS, some=SOME, result=st.sampled_from(["success", "failed", "rejected", "lock_expired", "expired"]))
+    @rule(token=TOKENS, some=SOME, result=st.sampled_from(RESULTS))
     def archive_leased(self, token: int, some: list[int], result: str) -> None:
         lock_token, ids = self.some(token, some)
         mine = self.held(lock_token, dict.fromkeys(ids))
@@ -482,6 +483,17 @@ class Verbs(RuleBasedStateMachine):
         lock_token, ids = self.some(token, some)
         mine = self.held(lock_token, dict.fromkeys(ids))
         self.settle(verbs.extend(lock_token, ids, lease_for=hours * HOUR), ids, mine)
+
+    @precondition(lambda self: bool(self.live))
+    @rule(some=SOME, pick=st.integers(0, 1000))
+    def cancel(self, some: list[int], pick: int) -> None:
+        every = list(self.live.values())
+        queue = every[pick % len(every)].queue
+        chosen = {(one := every[index % len(every)]).id: one for index in some}
+        mine = [item for item in chosen.values() if item.queue == queue]
+        assert run(self.conn, verbs.cancel(queue, list(chosen))) == sorted(item.id for item in mine)
+        for item in mine:
+            self.finish(item, "cancelled")
 
     # Time -------------------------------------------------------------------------------------------------------------
 
