@@ -5,7 +5,6 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir session.sql
 \ir may_install.sql
 \ir bootstrap.sql
-\ir guard.sql
 \ir pre_release.sql
 \ir roles.sql
 
@@ -16,7 +15,6 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 
 -- Migrations, each applied once; the next one is added here with the same four lines
 \ir functions/upgrade/lock_all_or_none.sql
-\ir guard.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
 \ir migrations/0001_schema.sql
@@ -334,7 +332,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Owner, first rows, grants
 \ir owner.sql
-\ir guard.sql
 \ir seed.sql
 \ir grants.sql
 \ir record.sql
