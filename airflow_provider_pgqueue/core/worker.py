@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, QueuePaused, why_again
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InUse, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -112,7 +112,7 @@ class Worker:
                         self._finish_lease(conn)
                         self._serve(conn, renewal, until_empty, breaker)
                     break
-                except (ConnectionFailed, psycopg.OperationalError) as error:
+                except (ConnectionFailed, InUse, psycopg.OperationalError) as error:
                     self._failures += 1
                     pause = pause_after(self._failures)
                     log.warning("%s; next try in %.1f s", why_again(error), pause)

@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION messages.release(
     failure       jsonb    DEFAULT NULL,
     back_off      boolean  DEFAULT false
 ) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -54,6 +54,8 @@ BEGIN
     -- What is left under this token had its last attempt.
     RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('a message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure; PQ016: another transaction has a message of this lease for more than three seconds.';
