@@ -13,7 +13,7 @@ import click
 
 from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
-from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.connection import Connection, connected, status_for
 from airflow_provider_pgqueue.cli.duration import duration, time_options
 from airflow_provider_pgqueue.cli.output import records, show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
@@ -75,7 +75,7 @@ class Which:
     def waiting(self, conn: Connection, results: Collection[str]) -> Counter[str]:
         """Count them by result; those of a whole queue without the ones that somebody holds."""
         if self.queue is not None:
-            run(conn, verbs.status(self.queue))  # an unknown queue is an error
+            status_for(conn, self.queue, "lease_dead")  # an unknown queue is an error
             if not self.named and self.since is None and self.until is None:
                 found = run(conn, verbs.dead_queues([self.queue]))
                 return Counter({one.result: one.waiting for one in found if one.result in results})

@@ -52,7 +52,7 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
             "database": conn.info.dbname,
             "schema_version": current_version(conn),
             "migrations_applied": applied,
-            "upkeep_mode": run(conn, verbs.upkeep_mode()),
+            "upkeep_mode": run(conn, verbs.upkeep_mode()) if no_cron else "pg_cron",
             "no_cron_because": no_cron,
             "no_roles_because": _no_roles(conn),
         }

@@ -134,7 +134,7 @@ def _install(
         "migrations_applied": applied,
         "queues_created": created,
         "group_roles": owned,
-        "upkeep_mode": run(conn, verbs.upkeep_mode()),
+        "upkeep_mode": run(conn, verbs.upkeep_mode()) if why_not else "pg_cron",
     }
 
 
