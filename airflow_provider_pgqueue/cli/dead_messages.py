@@ -22,6 +22,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -60,17 +61,20 @@ class Which:
         """Whether it names messages, and not only a queue, results or a time."""
         return bool(self.ids or self.causes) or self.reference is not None
 
-    def filter(self) -> dict[str, Any]:
-        """Return the arguments that say which, but for the results."""
+    def filter(self, results: Collection[str], max_requeues: int | None = None) -> DeadFilter:
+        """Return the choice of those with some results."""
         # What takes several transactions must not take what it has requeued and what died again meanwhile.
         until = datetime.now(UTC) if self.until is None and self.max_messages > _AT_ONCE else self.until
-        return {
-            "fingerprints": self.causes or None,
-            "ids": self.ids or None,
-            "reference": self.reference,
-            "since": self.since,
-            "until": until,
-        }
+        return DeadFilter(
+            self.queue,
+            results=results,
+            fingerprints=self.causes or None,
+            ids=self.ids or None,
+            max_requeues=max_requeues,
+            reference=self.reference,
+            since=self.since,
+            until=until,
+        )
 
     def waiting(self, conn: Connection, results: Collection[str]) -> Counter[str]:
         """Count them by result; those of a whole queue without the ones that somebody holds."""
@@ -85,15 +89,13 @@ class Which:
                     f"{cause!r} is a cause of a triage, which may have several fingerprints",
                     f"Repair its messages: pgqueue repair --cause {cause} --function MODULE:FUNCTION",
                 )
-        return Counter({result: number for result in results if (number := self.count(conn, [result]))})
+        return Counter(
+            {result: number for result in results if (number := len(run(conn, verbs.dead_ids(self.filter([result])))))}
+        )
 
-    def count(self, conn: Connection, results: Collection[str], **limits: Any) -> int:
-        """Count those with some results, also the ones that somebody holds."""
-        return len(run(conn, verbs.dead_ids(self.queue, results=results, **self.filter(), **limits)))
-
-    def remaining(self, conn: Connection, done: int, results: Collection[str], **limits: Any) -> int:
+    def remaining(self, conn: Connection, done: int, which: DeadFilter) -> int:
         """Return how many are left because of --max, also those that somebody holds."""
-        return self.count(conn, results, **limits) if done == self.max_messages else 0
+        return len(run(conn, verbs.dead_ids(which))) if done == self.max_messages else 0
 
     def in_parts(self, take: Callable[[int], list[T]]) -> list[T]:
         """Take so many messages at a time that no transaction is long, and return all that were taken."""
@@ -167,20 +169,17 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
     results = which.results or (_RESULTS if which.named else ("failed", "lock_expired"))
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
+        chosen = which.filter(results, max_requeues)
         if dry_run:
-            would = which.count(conn, results, max_requeues=max_requeues, max_messages=which.max_messages)
+            would = len(run(conn, verbs.dead_ids(chosen, max_messages=which.max_messages)))
             found = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting}
             show(settings, found, f"would requeue {_what(would, waiting, which)}.")
             return
-        given = {
-            "results": results,
-            "max_requeues": max_requeues,
-            "delay": delay,
-            "remedied_by": f"pgqueue {process_name()}",
-            **which.filter(),
-        }
-        requeued = which.in_parts(lambda size: run(conn, verbs.requeue_dead(which.queue, max_messages=size, **given)))
-        remaining = which.remaining(conn, len(requeued), results, max_requeues=max_requeues)
+        who = f"pgqueue {process_name()}"
+        requeued = which.in_parts(
+            lambda size: run(conn, verbs.requeue_dead(chosen, max_messages=size, delay=delay, remedied_by=who))
+        )
+        remaining = which.remaining(conn, len(requeued), chosen)
     done = records(requeued)
     show_done(
         settings,
@@ -209,15 +208,11 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
             show(settings, found, f"would dismiss {_what(number, waiting, which)}.")
             return
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
-        given = {
-            "results": results,
-            "remedied_by": f"pgqueue {process_name()}",
-            **which.filter(),
-        }
+        chosen, who = which.filter(results), f"pgqueue {process_name()}"
         done = which.in_parts(
-            lambda size: run(conn, verbs.dismiss_dead(which.queue, reason, max_messages=size, **given))
+            lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, remedied_by=who))
         )
-        remaining = which.remaining(conn, len(done), results)
+        remaining = which.remaining(conn, len(done), chosen)
     show_done(
         settings,
         {"queue_name": which.queue, "dismissed": len(done), "remaining": remaining, "ids": done},

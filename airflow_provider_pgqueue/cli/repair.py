@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.cli.worker import load
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.repair import Repair
 from airflow_provider_pgqueue.core.signals import stop_on_signals
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 
 @click.command()
@@ -105,6 +106,7 @@ def repair(
     validator: str | None,
     results: Sequence[str],
     fingerprints: Sequence[str],
+    max_requeues: int | None,
     run_id: str | None,
     **given: Any,
 ) -> int:
@@ -123,9 +125,7 @@ def repair(
     wanted = Repair(
         function=load(function, "a dead message", settings),
         validator=load(validator, "a body", settings) if validator and not validator.endswith(".json") else validator,
-        queue_name=queue,
-        results=results or None,
-        fingerprints=fingerprints or None,
+        which=DeadFilter(queue, results=results or None, fingerprints=fingerprints or None, max_requeues=max_requeues),
         **given,
     )
     with connected(settings) as conn, stop_on_signals() as told_to_stop:

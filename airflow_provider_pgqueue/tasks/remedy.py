@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
@@ -27,6 +28,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import check_chosen
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import note_remedies, task_of
@@ -38,6 +40,8 @@ _SAY_EVERY: Final = 5.0  # seconds
 _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
 _NOT_DONE: Final = ("stopped", *_STAY_DEAD)
 _COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
+_OF_FILTER: Final = frozenset(field.name for field in fields(DeadFilter))
+_OF_REPAIR: Final = frozenset(field.name for field in fields(Repair)) - {"function", "validator"}
 
 
 def _outcomes(value: Any) -> str | None:
@@ -222,7 +226,7 @@ class RemedyTask(QueueTask):
     def check_written(self) -> None:
         """Check the arguments as they were written."""
         super().check_written()
-        check_chosen(self)
+        check_chosen(self.queue_name, self.ids, self.cause, self.fingerprints, self.reference)
         if not {"since", "until"} & self._made_later:
             self._check_times()
 
@@ -268,31 +272,12 @@ class RemedyTask(QueueTask):
 
     def _repair(self, run_id: str) -> Repair:
         function, validator = self._function()
-        return Repair(
-            function=function,
-            run_id=run_id,
-            validator=validator,
-            cause=self.cause,
-            queue_name=self.queue_name,
-            results=self.results,
-            fingerprints=self.fingerprints,
-            ids=json.loads(self.ids) if isinstance(self.ids, str) else self.ids,
-            reference=self.reference,
-            topic=self.topic,
-            headers=self.headers,
-            since=_moment(self.since),
-            until=_moment(self.until),
-            max_messages=self.max_messages,
-            max_requeues=self.max_requeues,
-            max_per_second=self.max_per_second,
-            canary=self.canary,
-            stop_when_failing=self.stop_when_failing,
-            canary_wait=self.canary_wait,
-            delay=self.delay,
-            batch_size=self.batch_size,
-            lease_for=self.lease_for,
-            dry_run=self.is_dry_run,
-        )
+        given = self._given()
+        given |= {"since": _moment(self.since), "until": _moment(self.until)}
+        given["ids"] = json.loads(self.ids) if isinstance(self.ids, str) else self.ids
+        which = DeadFilter(**{name: given[name] for name in _OF_FILTER})
+        rest = {name: value for name, value in given.items() if name in _OF_REPAIR}
+        return Repair(function=function, validator=validator, run_id=run_id, which=which, **rest)
 
 
 def _moment(value: datetime | str | None) -> datetime | None:

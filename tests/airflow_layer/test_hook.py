@@ -170,7 +170,7 @@ def test_dead_messages_are_leased_requeued_and_dismissed(conn_id: str, queue: Qu
     hook.publish_batch(queue("orders"), ["repair", "hopeless"])
     with hook.lease("orders", max_messages=2) as lease:
         lease.settle({message: Rejected("invalid") for message in lease})
-    dead = hook.run(verbs.lease_dead("orders", results=["rejected"], locked_by="test"))
+    dead = hook.run(verbs.lease_dead(verbs.DeadFilter("orders", results=["rejected"]), locked_by="test"))
     first, second = (message.id for message in dead)
     requeued = hook.run(verbs.requeue(dead[0].lock_token, [first], bodies={first: "repaired"}, remedied_by="test"))
     assert [one.id for one in requeued] == [first]

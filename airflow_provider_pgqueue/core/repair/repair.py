@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 _LOOKS_AGAIN: Final = 0.5  # seconds, at the canary
 _SAYS_EVERY: Final = 10.0  # seconds
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
+_ANY: Final = DeadFilter()
 _FEW: Final = 100  # ids of each outcome in the summary
 _OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied")
 
@@ -45,13 +47,11 @@ class Repair:
     each body before it is published: a function or `module:function` that returns what is wrong or None, or the `.json`
     file of a JSON Schema.
 
-    `queue_name`, `results`, `fingerprints`, `ids`, `reference`, a `topic` pattern, `headers` that theirs contain, and
-    the time in which they died, from `since` to before `until`, choose the messages; None is any. `cause`, in place of
-    results and fingerprints, is a fingerprint, or a cause of `messages.triage_causes()`. Without a queue some of `ids`,
-    `cause`, `fingerprints` and `reference` must be given: InvalidArgument.
+    `which` chooses the messages. `cause`, in place of its results and fingerprints, is a fingerprint, or a cause of
+    `messages.triage_causes()`. Without a queue some of `ids`, `cause`, `fingerprints` and `reference` must be given:
+    InvalidArgument. Messages that were requeued `max_requeues` times before are left out.
 
-    At most `max_messages` are repaired, oldest first, and at most `max_per_second`. Messages that were requeued
-    `max_requeues` times before are left out.
+    At most `max_messages` are repaired, oldest first, and at most `max_per_second`.
 
     With a `canary` this many messages are requeued first, and the others only if fewer than `stop_when_failing`
     percent of the canary died again. The run stops if the canary is not finished within `canary_wait`.
@@ -63,18 +63,9 @@ class Repair:
     function: str | RepairFunction = keep
     run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     validator: str | Validator | None = None
+    which: DeadFilter = _ANY
     cause: str | None = None
-    queue_name: str | None = None
-    results: Sequence[str] | None = None
-    fingerprints: Sequence[str] | None = None
-    ids: Sequence[int] | None = None
-    reference: str | None = None
-    topic: str | None = None
-    headers: Mapping[str, Any] | None = None
-    since: datetime | None = None
-    until: datetime | None = None
     max_messages: int | None = None
-    max_requeues: int | None = None
     max_per_second: float | None = None
     canary: int = 0
     stop_when_failing: float = 10.0
@@ -85,13 +76,15 @@ class Repair:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        check_chosen(self)
-        check({"since": self.since, "until": self.until}, dict.fromkeys(("since", "until"), optional(moment)))
-        for name, least in (("max_messages", 1), ("max_requeues", 1), ("canary", 0), ("batch_size", 1)):
-            value = getattr(self, name)
+        which = self.which
+        check_chosen(which.queue_name, which.ids, self.cause, which.fingerprints, which.reference)
+        check({"since": which.since, "until": which.until}, dict.fromkeys(("since", "until"), optional(moment)))
+        numbers = {"max_messages": (self.max_messages, 1), "max_requeues": (which.max_requeues, 1)}
+        numbers |= {"canary": (self.canary, 0), "batch_size": (self.batch_size, 1)}
+        for name, (value, least) in numbers.items():
             if value is not None and value < least:
                 raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
-        if self.cause is not None and (self.results is not None or self.fingerprints is not None):
+        if self.cause is not None and (which.results is not None or which.fingerprints is not None):
             raise InvalidArgument("a cause has a result and fingerprints of its own. Give either a cause or these.")
         if self.max_per_second is not None and self.max_per_second <= 0:
             raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
@@ -143,11 +136,11 @@ class Repair:
         """Return what repairs some of the messages, at a part of the rate."""
         return RepairShare(
             conn=conn,
-            queue_name=self.queue_name,
+            queue_name=self.which.queue_name,
             function=load_function(self.function) if isinstance(self.function, str) else self.function,
             validator=load_validator(self.validator),
             remedied_by=self.remedied_by,
-            max_requeues=self.max_requeues,
+            max_requeues=self.which.max_requeues,
             max_per_second=max_per_second,
             delay=self.delay,
             batch_size=self.batch_size,
@@ -158,9 +151,9 @@ class Repair:
         )
 
 
-def check_chosen(chosen: Any) -> None:
-    """Raise InvalidArgument if neither a queue nor messages are named, as `messages.lease_dead` does."""
-    if all(getattr(chosen, name) is None for name in ("queue_name", "ids", "cause", "fingerprints", "reference")):
+def check_chosen(*names: object) -> None:
+    """Raise InvalidArgument if none of queue, ids, cause, fingerprints and reference is given, as the database does."""
+    if all(name is None for name in names):
         raise InvalidArgument(
             "queue_name is None", "Name a queue, or messages by ids, cause, fingerprints or reference."
         )
@@ -230,22 +223,17 @@ def _without_cause(repair: Repair, connect: Connect) -> Repair:
     if repair.cause is None:
         return repair
     with connect() as conn:
-        causes = run(conn, verbs.triage_causes(repair.queue_name, cause=repair.cause))
+        causes = run(conn, verbs.triage_causes(repair.which.queue_name, cause=repair.cause))
     if not causes and is_fingerprint(repair.cause):
-        return replace(repair, cause=None, fingerprints=[repair.cause])
+        return replace(repair, cause=None, which=replace(repair.which, fingerprints=[repair.cause]))
     if not causes:
         raise InvalidArgument(
             f"{repair.cause!r} is not a fingerprint, and the last triage found no cause {repair.cause!r}",
             "Look in messages.dead_causes() and messages.triage_causes().",
         )
     (cause,) = causes
-    return replace(
-        repair,
-        cause=None,
-        queue_name=cause["queue_name"],
-        results=[cause["result"]],
-        fingerprints=cause["fingerprints"],
-    )
+    found = {"queue_name": cause["queue_name"], "results": [cause["result"]], "fingerprints": cause["fingerprints"]}
+    return replace(repair, cause=None, which=replace(repair.which, **found))
 
 
 def _ids(repair: Repair, connect: Connect) -> list[int]:
@@ -253,24 +241,10 @@ def _ids(repair: Repair, connect: Connect) -> list[int]:
     most = repair.max_messages
     if most is not None and (most := most - sum(_done(repair, connect).values())) <= 0:
         return []
+    # What it would leave must not use up the limit: the same messages are the oldest in each run.
+    which = replace(repair.which, max_requeues=None) if most is None else repair.which
     with connect() as conn:
-        return run(
-            conn,
-            verbs.dead_ids(
-                repair.queue_name,
-                results=repair.results,
-                fingerprints=repair.fingerprints,
-                ids=repair.ids,
-                reference=repair.reference,
-                topic=repair.topic,
-                headers=repair.headers,
-                since=repair.since,
-                until=repair.until,
-                max_messages=most,
-                # What it would leave must not use up the limit: the same messages are the oldest in each run.
-                max_requeues=None if most is None else repair.max_requeues,
-            ),
-        )
+        return run(conn, verbs.dead_ids(which, max_messages=most))
 
 
 def _done(repair: Repair, connect: Connect) -> dict[str, int]:

@@ -100,9 +100,8 @@ class RepairShare:
         return find_remedy(message, self.function, self.validator)
 
     def _lease(self, ids: Collection[int]) -> list[DeadMessage]:
-        statement = verbs.lease_dead(
-            self.queue_name, ids=ids, max_messages=len(ids), lease_for=self.lease_for, locked_by=self.remedied_by
-        )
+        which = verbs.DeadFilter(self.queue_name, ids=ids)
+        statement = verbs.lease_dead(which, max_messages=len(ids), lease_for=self.lease_for, locked_by=self.remedied_by)
         # A dry run takes them and gives them back at once, as if nothing had been.
         with self.conn.transaction(force_rollback=self.dry_run):
             return run(self.conn, statement)

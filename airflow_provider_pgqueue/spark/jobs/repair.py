@@ -14,9 +14,11 @@ from airflow_provider_pgqueue.core.argument import check, optional, several, tex
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
 
 _RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
+_NOT_OF_REPAIR: Final = ("spark", "dsn", "parallelism", "queue", "results", "fingerprints", "max_requeues")
 _DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
 
@@ -70,15 +72,16 @@ def repair(
     :param dry_run: Say what would be done and change nothing.
     :raises InvalidArgument: for a function, a cause or a number that cannot be used.
     """
-    given = {name: value for name, value in locals().items() if name not in ("spark", "queue", "dsn", "parallelism")}
+    given = {name: value for name, value in locals().items() if name not in _NOT_OF_REPAIR}
     check(locals(), _RULES)
     job = Job.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
-    given |= {
-        "run_id": job.run_id,
-        "results": several("results", results) or None,
-        "fingerprints": several("fingerprints", fingerprints) or None,
-    }
-    wanted = Repair(queue_name=queue, **given)
+    which = DeadFilter(
+        queue,
+        results=several("results", results) or None,
+        fingerprints=several("fingerprints", fingerprints) or None,
+        max_requeues=max_requeues,
+    )
+    wanted = Repair(which=which, **given | {"run_id": job.run_id})
 
     def work() -> Summary:
         return repair_by(lambda wanted, ids: _repaired(job, wanted, ids), wanted, job.connect)

@@ -43,7 +43,7 @@ def test_a_message_is_followed_from_publish_to_what_repeats_it(conn: Connection,
     assert [row["error"] for row in found if row["error"]] == ["no stock"]
     failure = {"error": "StockError", "message": "none left", "traceback": "secret 2"}
     run(conn, verbs.archive(held.lock_token, [first], result="failed", failure=failure))
-    (again,) = run(conn, verbs.requeue_dead("orders", ids=[first], remedied_by="ann"))
+    (again,) = run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[first]), remedied_by="ann"))
     found = life(conn, first)
     assert [row["entry"] for row in found] == ["published", "leased", "archived", "requeued"]
     assert (found[0]["reference"], found[2]["result"], found[2]["error"]) == ("shop-7", "failed", "StockError")

@@ -10,6 +10,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack, get_args, get_origin, get_type_hints
 from uuid import UUID, uuid4
@@ -130,6 +131,7 @@ def _call_all(admin: Connection, other: Connection) -> tuple[Mapping[str, int], 
 
 # By what the annotation of a parameter has in it, the first that fits.
 BY_ANNOTATION: dict[str, list[Any]] = {
+    "Which": [verbs.DeadFilter()],
     "Literal": ["success", "failed", "retry", "fail", "topic", "", "\0", "\ud800", "x" * 10_000],
     "Mapping[int": [{}, {1: Success()}, {1: Failed("x\0")}, {-1: Success(output={"k": "\ud800"})}],
     "Mapping": [{}, {"k": 1}, {"k": "\0"}, {"k\ud800": [1]}, {"k": float("nan")}, {"k": "x" * 100_000}],
@@ -175,6 +177,9 @@ def test_no_verb_fails_by_accident_or_hangs(other: Connection) -> None:
                 for each in parameters
                 if each.kind is not each.VAR_KEYWORD and (each.default is each.empty or chance.random() < 0.5)
             }
+            if "which" in given:
+                kinds = {each.name: str(each.type) for each in fields(verbs.DeadFilter) if chance.random() < 0.3}
+                given["which"] = verbs.DeadFilter(**{key: generated(kind, chance) for key, kind in kinds.items()})
             if not name.startswith("publish"):
                 together = named_together(verb).items()
                 given |= {key: generated(str(kind), chance) for key, kind in together if chance.random() < 0.2}
