@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
 from tools import ROOT
+from tools.site.verbs import names as verb_names
 
 Connection = psycopg.Connection[Any]
 Verb = Callable[..., verbs.Statement[Any]]
@@ -48,7 +49,7 @@ SAMPLES: dict[Any, Any] = {
     datetime: datetime(2026, 1, 1, tzinfo=UTC),
     UUID: uuid4(),
 }
-VERBS: dict[str, Verb] = {name: value for name in verbs.__all__ if inspect.isfunction(value := getattr(verbs, name))}
+VERBS: dict[str, Verb] = {name: value for name in verb_names() if inspect.isfunction(value := getattr(verbs, name))}
 
 
 def parameters(verb: Verb) -> dict[str, Any]:
