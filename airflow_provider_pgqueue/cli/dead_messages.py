@@ -21,12 +21,12 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _AT_ONCE: Final = 5_000  # messages of one transaction
 
 
@@ -137,7 +137,7 @@ _OPTIONS: Final = (
 def _which(default: str) -> Callable[[F], Callable[..., None]]:
     """Add the options that say which messages, and call the command with a `Which`."""
     help_ = f"Only messages with this result; can be repeated. Default: {default}"
-    result = click.option("--result", "results", multiple=True, type=click.Choice(_RESULTS), help=help_)
+    result = click.option("--result", "results", multiple=True, type=click.Choice(DEAD_RESULTS), help=help_)
 
     def add(command: F) -> Callable[..., None]:
         @wraps(command)
@@ -166,7 +166,7 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
     Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id.
     The archive keeps the dead one, with the new id.
     """
-    results = which.results or (_RESULTS if which.named else ("failed", "lock_expired"))
+    results = which.results or (DEAD_RESULTS if which.named else ("failed", "lock_expired"))
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
         chosen = which.filter(results, max_requeues)
@@ -199,7 +199,7 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
 
     They stay in the archive with the reason, and are no longer listed as dead.
     """
-    results = which.results or _RESULTS
+    results = which.results or DEAD_RESULTS
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
         number = min(sum(waiting.values()), which.max_messages)

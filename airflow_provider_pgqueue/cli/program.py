@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "metrics": ("metrics", "Print the metrics in the format of OpenMetrics, or serve them to Prometheus."),
     "workers": ("workers", "Show who leases messages now, for how long, and how fast each works."),
     "worker": ("worker", "Handle messages with a Python function."),
-    "dead": ("dead", "Count dead messages by cause."),
+    "dead": ("causes", "Count dead messages by cause."),
     "causes": ("causes", "Show the causes of death of messages, how many died in each step of time, and the trend."),
     "requeue": ("dead_messages", "Publish dead messages again."),
     "repair": ("repair", "Repair dead messages with a Python function."),

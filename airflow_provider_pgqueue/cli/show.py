@@ -16,8 +16,8 @@ from airflow_provider_pgqueue.cli.output import Row, number_option, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.message import RESULTS
 
-_RESULTS = click.Choice(["success", "failed", "rejected", "lock_expired", "expired", "cancelled"])
 _FOUND = ("id", "queue_name", "state", "at", "attempts", "worker", "reference", "cause", "error")
 
 
@@ -51,7 +51,7 @@ def _used(rows: Sequence[Row]) -> list[str]:
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as JSON or text; can be repeated."
 )
-@click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
+@click.option("--result", type=click.Choice(RESULTS), help="How the message ended; leaves out unfinished ones.")
 @click.option(
     "--cause", type=fingerprint, help="Only messages of this cause: a fingerprint that `pgqueue causes` prints."
 )
