@@ -120,7 +120,7 @@ def worker(
             handled_by=f"{function} {process_name()}",
             **given,
         )
-        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=poll_interval.total_seconds())
+        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=poll_interval)
         return made.run(until_empty=until_empty)
 
     try:

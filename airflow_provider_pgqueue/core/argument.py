@@ -13,13 +13,14 @@ from math import isfinite
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.client import ZONED, has_nul, is_zoned, to_json
+from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 
 Rule = Callable[[Any], str | None]
 """Returns how to fix a bad value, and None for a good one."""
 
-_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _TOPIC: Final = re.compile(r"([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*")
 _LONGEST_SHOWN: Final = 100
@@ -113,7 +114,11 @@ def any_texts(value: Any) -> str | None:
 
 def timed(value: Any) -> str | None:
     """Judge what should be a duration; the database judges how long it may be."""
-    return None if isinstance(value, timedelta) else "Give a timedelta."
+    try:
+        as_timedelta(value)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def moment(value: Any) -> str | None:
@@ -149,8 +154,8 @@ def moment_or_text(value: Any) -> str | None:
 
 def results(value: Any) -> str | None:
     """Judge a list of results that make a message dead."""
-    good = isinstance(value, list | tuple) and value and all(isinstance(one, str) and one in _RESULTS for one in value)
-    return None if good else f"Give a list of {', '.join(_RESULTS)}."
+    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in DEAD_RESULTS for one in value)
+    return None if good and value else f"Give a list of {', '.join(DEAD_RESULTS)}."
 
 
 def json_value(value: Any) -> str | None:
@@ -256,13 +261,13 @@ def duration(lowest: timedelta, highest: timedelta) -> Rule:
     """Return a rule for durations."""
 
     def judge(value: Any) -> str | None:
-        good = isinstance(value, timedelta) and lowest <= value <= highest
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        meant = is_number and lowest.total_seconds() <= value <= highest.total_seconds()
-        example = f", such as timedelta(seconds={value})" if meant else ""
-        return None if good else f"Give a timedelta from {lowest} to {highest}{example}."
+        good = timed(value) is None and lowest <= as_timedelta(value) <= highest
+        return None if good else f"Give a timedelta or a number of seconds, from {lowest} to {highest}."
 
     return judge
+
+
+POLL_INTERVAL: Final = duration(timedelta(milliseconds=10), timedelta(days=1))
 
 
 def function(value: Any) -> str | None:

@@ -16,12 +16,14 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import check, timed
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async, pause_after
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
@@ -58,7 +60,7 @@ class Bell:
 class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
-    A NOTIFY makes it look for work at once; without one it looks every `poll_interval` seconds, so it depends neither
+    A NOTIFY makes it look for work at once; without one it looks every `poll_interval`, so it depends neither
     on NOTIFY nor on the upkeep. It opens two connections, one to work and one to listen. It opens them again when they
     break, or when the server cannot write, like a standby that is not promoted yet. Over the new connection it settles
     what it had handled, and releases what it had not begun.
@@ -70,13 +72,14 @@ class Worker:
 
     :param conninfo: libpq connection string or URL.
     :param consumer: the queue, the handler, the batch size and the length of a lease.
-    :param poll_interval: seconds between looks when no notification arrives.
+    :param poll_interval: how long it waits between two looks when no notification arrives.
     """
 
     conninfo: str
     consumer: Consumer
-    poll_interval: float = 30.0
+    poll_interval: Duration = 30.0
     counts: Counter[str] = field(init=False, default_factory=Counter)
+    _poll_seconds: float = field(init=False)
     _lease: Lease | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
     _stopping: bool = field(init=False, default=False)
@@ -87,6 +90,8 @@ class Worker:
         check_call(self.consumer.handle, "a message")
         check_call(self.consumer.handle_batch, "a list of messages")
         check_call(self.consumer.retry_delay, "a number of attempts")
+        check({"poll_interval": self.poll_interval}, {"poll_interval": timed})
+        self._poll_seconds = seconds(self.poll_interval)
 
     def stop(self) -> None:
         """Make `run` return after the current message. Safe in a signal handler and from other threads."""
@@ -148,7 +153,7 @@ class Worker:
                 # the first: that ring may have been for what the drain before it took already.
                 self._told_to_stop.wait(_AFTER_NOTHING)
             # What rang during the work leads to another look.
-            self._doorbell.wait(self.poll_interval)
+            self._doorbell.wait(self._poll_seconds)
 
     def _finish_lease(self, conn: psycopg.Connection[Any]) -> None:
         """Settle what was handled under a lease whose connection broke, and release what nobody had begun."""
@@ -210,14 +215,14 @@ class Worker:
         except asyncio.CancelledError:
             pass
         except Exception as error:
-            log.warning("not listening (%s): polling every %.0f s", error, self.poll_interval)
+            log.warning("not listening (%s): polling every %.0f s", error, self._poll_seconds)
         finally:
             loop.close()
 
     async def _listen(self) -> None:
         # What rings may be for another queue. But to ask first would cost a round trip more than to lease at once.
         listener = Listener(
-            self._connect_listener, self._look, poll_interval=self.poll_interval, on_ring=self._doorbell.ring
+            self._connect_listener, self._look, poll_interval=self._poll_seconds, on_ring=self._doorbell.ring
         )
         await listener.run()
 

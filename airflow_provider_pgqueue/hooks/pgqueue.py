@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, TypeVar, Unpack, cast, overload
 from uuid import UUID
@@ -19,6 +18,7 @@ from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of
 from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.thread import in_thread
@@ -129,10 +129,6 @@ class PgQueueHook(PostgresHook):
             arguments = await in_thread(self.connection_arguments)
         return arguments | {"application_name": extra.get("application_name") or "pgqueue:listener"}
 
-    async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:
-        """Return an async connection on which notifications arrive: that of `listen_conn_id` if the extra names one."""
-        return await connection.connect_async(**await self.alisten_arguments())
-
     def get_conn(self) -> Any:
         """Return a connection as `PostgresHook` opens it, for methods of the base class such as `get_records`."""
         arguments = self._postgres_arguments()
@@ -204,7 +200,7 @@ class PgQueueHook(PostgresHook):
         queue_name: str,
         *,
         max_messages: int = 1,
-        lease_for: timedelta | None = None,
+        lease_for: Duration | None = None,
         locked_by: str | None = None,
         topic: str | None = None,
         conn: Connection | None = None,

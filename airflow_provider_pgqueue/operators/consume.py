@@ -28,6 +28,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.message import Message
@@ -144,8 +145,8 @@ class PgQueueConsumeOperator(WaitingTask):
         model: Any = None,
         batch_size: int = 100,
         max_messages: int | None = None,
-        lease_for: timedelta | None = None,
-        handler_timeout: timedelta | None = None,
+        lease_for: Duration | None = None,
+        handler_timeout: Duration | None = None,
         give_up_after: int | None = 20,
         on_error: ErrorRules | None = None,
         fail_on_failed: float | None = 1.0,
@@ -278,7 +279,7 @@ class PgQueueConsumeOperator(WaitingTask):
             with self._hook.connect(check=False) as conn:
                 lease.give_back(conn)
                 if not self._finished.wait(_LAST_MOMENT):
-                    lease.give_up(conn, "its task was stopped while it was handled")
+                    lease.give_back(conn, reason="its task was stopped while it was handled")
         except Exception as error:
             self.log.warning(
                 "could not release messages of queue %s (%s); their leases end by themselves",

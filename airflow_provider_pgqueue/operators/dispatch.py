@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.argument import (
     text,
     whole,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.dispatch import end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.starter import RunStarter
@@ -85,7 +86,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         max_open: int = 16,
         on_failure: Literal["retry", "fail"] = "retry",
         conf: Mapping[str, Any] | None = None,
-        lease_for: timedelta = timedelta(hours=6),
+        lease_for: Duration = timedelta(hours=6),
         **kwargs: Unpack[WaitingArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -150,15 +151,14 @@ class PgQueueReconcileOperator(QueueTask):
 
     :param queue_name: only those of this queue.
     :param trigger_dag_id: only those of this DAG.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "pgqueue_conn_id")
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": optional(queue_name),
         "trigger_dag_id": optional(text),
-        "pgqueue_conn_id": text,
     }
 
     def __init__(
@@ -166,13 +166,11 @@ class PgQueueReconcileOperator(QueueTask):
         *,
         queue_name: str | None = None,
         trigger_dag_id: str | None = None,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
         self.trigger_dag_id = trigger_dag_id
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import psycopg
@@ -12,6 +11,7 @@ import psycopg
 from airflow_provider_pgqueue.core.argument import Rule, optional, text
 from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.tasks.bodies import Messages, PublishesBodies
 from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
@@ -131,7 +131,7 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
     :param wait_timeout: fail the task when that takes longer in the triggerer.
     :param follow_requeues: when a message dies, wait until it is dismissed, or requeued and the new one is finished.
     :param with_output: add the `output` that the handler returned to each outcome, and so to XCom.
-    :param poll_interval: seconds between looks while waiting when no notification arrives.
+    :param poll_interval: the time between two looks while waiting when no notification arrives.
     :param deferrable: False waits in a worker, for installations without a triggerer.
     """
 
@@ -145,10 +145,10 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
         *,
         message: Any = None,
         messages: Messages | None = None,
-        wait_timeout: timedelta | None = None,
+        wait_timeout: Duration | None = None,
         follow_requeues: bool = False,
         with_output: bool = False,
-        poll_interval: float = 10.0,
+        poll_interval: Duration = 10.0,
         deferrable: bool = True,
         **kwargs: Unpack[PublishArguments],
     ) -> None:

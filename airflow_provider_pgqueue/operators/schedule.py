@@ -38,7 +38,6 @@ class PgQueueScheduleOperator(QueueTask):
     :param priority: from 0 to 9; higher is leased first.
     :param headers: an object kept next to each body; `schedule` and `tick` are added.
     :param paused: True pauses it, False resumes it; None leaves it as it is.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = (
@@ -53,6 +52,7 @@ class PgQueueScheduleOperator(QueueTask):
     template_fields_renderers = {"headers": "json"}  # noqa: RUF012 as Airflow has it
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "schedule_name": queue_name,
         "cron": text,
         "queue_name": queue_name,
@@ -61,7 +61,6 @@ class PgQueueScheduleOperator(QueueTask):
         "headers": optional(json_object),
         "message": json_value,
         "paused": optional(truth),
-        "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
 
@@ -76,7 +75,6 @@ class PgQueueScheduleOperator(QueueTask):
         priority: int = 4,
         headers: Mapping[str, Any] | None = None,
         paused: bool | None = None,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -88,7 +86,6 @@ class PgQueueScheduleOperator(QueueTask):
         self.message_priority = priority
         self.headers = headers
         self.paused = paused
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -70,7 +70,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         "packing:pack", "parallelism": 4}`. True is a flag, a list repeats the option.
     :param run_id: the name of the run; by default made of the DAG run and the task. A name of more than 250 characters
         is cut, and ends with a hash.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     :param fail_on: names in the summary that fail the task, without a retry, if their value is neither 0 nor None. By
         default `stopped`, which says why a pipeline ended before all was done: a canary that died again, a drain that
         gave up. Others are, for example, `raised` and `invalid` of a repair, and `ready` of a drain.
@@ -82,10 +81,10 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     template_fields: Sequence[str] = ("arguments", "run_id", "pgqueue_conn_id", "conf", "py_files", "name")
     ui_color = "#f5e3d0"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "pipeline": text,
         "arguments": optional(_arguments),
         "run_id": text,
-        "pgqueue_conn_id": text,
         "fail_on": _names,
         "send_connection": truth,
     }
@@ -96,7 +95,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         pipeline: str,
         arguments: Mapping[str, Any] | None = None,
         run_id: str = _RUN_ID,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         fail_on: Sequence[str] = ("stopped",),
         send_connection: bool = True,
         name: str = "pgqueue",
@@ -106,7 +104,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         self.pipeline = pipeline
         self.arguments = arguments
         self.run_id = run_id
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.fail_on = fail_on
         self.send_connection = send_connection
         self.check_written()

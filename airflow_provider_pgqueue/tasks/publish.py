@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -50,7 +51,6 @@ class PublishArguments(Options, TaskArguments, total=False):
 
     queue_name: Required[str]
     origin: bool
-    pgqueue_conn_id: str
 
 
 class PublishTask(QueueTask):
@@ -79,7 +79,6 @@ class PublishTask(QueueTask):
     :param dedup_window: how long the key is remembered; by default the window of the queue.
     :param on_conflict: what happens to a single message whose key is remembered: `skip` it, or let it `replace` the
         one that was published before, unless that has been leased.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     # Not `messages`: what came out of a queue or a file must not be rendered, and Airflow calls templated functions.
@@ -96,6 +95,7 @@ class PublishTask(QueueTask):
     writes_queue = True
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": argument.queue_name,
         "priority": whole(0, 9),
         "delay": duration(timedelta(0), timedelta(days=366)),
@@ -109,7 +109,6 @@ class PublishTask(QueueTask):
         "dedup_key": optional(text),
         "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
         "on_conflict": one_of("skip", "replace"),
-        "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
     batch_size: int = 1000
@@ -123,18 +122,17 @@ class PublishTask(QueueTask):
         *,
         queue_name: str,
         priority: int = 4,
-        delay: timedelta = timedelta(0),
+        delay: Duration = timedelta(0),
         visible_at: datetime | None = None,
-        expires_in: timedelta | None = None,
+        expires_in: Duration | None = None,
         headers: Mapping[str, Any] | None = None,
         origin: bool = True,
         reference: str | None = _OF_THE_TASK,
         topic: str | None = None,
         group_key: str | None = None,
         dedup_key: str | None = _OF_THE_TASK,
-        dedup_window: timedelta | None = None,
+        dedup_window: Duration | None = None,
         on_conflict: str = "skip",
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -151,7 +149,6 @@ class PublishTask(QueueTask):
         self.dedup_key = dedup_key
         self.dedup_window = dedup_window
         self.on_conflict = on_conflict
-        self.pgqueue_conn_id = pgqueue_conn_id
 
     @abstractmethod
     def _batches(self) -> Iterator[list[str]]:

@@ -25,6 +25,7 @@ from airflow_provider_pgqueue.core.argument import (
     truth,
     whole,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import check_chosen
@@ -64,12 +65,11 @@ class RemedyArguments(TaskArguments, total=False):
     max_per_second: float | None
     canary: int
     stop_when_failing: float
-    canary_wait: timedelta
-    delay: timedelta
-    lease_for: timedelta
+    canary_wait: Duration
+    delay: Duration
+    lease_for: Duration
     fail_on: Sequence[str]
     dry_run: bool
-    pgqueue_conn_id: str
 
 
 class ChosenArguments(RemedyArguments, total=False):
@@ -117,7 +117,6 @@ class RemedyTask(QueueTask):
     :param fail_on: what fails the task at its end, without a retry: outcomes, such as `["raised", "invalid"]`, if any
         message had one, and `stopped`, if the canary ended the run. By default only that.
     :param dry_run: say what would be done, and change nothing.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = (
@@ -137,6 +136,7 @@ class RemedyTask(QueueTask):
     writes_queue = True
     ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": optional(argument.queue_name),
         "results": optional(argument.results),
         "cause": optional(text),
@@ -158,7 +158,6 @@ class RemedyTask(QueueTask):
         "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
         "fail_on": _outcomes,
         "dry_run": truth,
-        "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
 
@@ -180,13 +179,12 @@ class RemedyTask(QueueTask):
         max_per_second: float | None = None,
         canary: int = 0,
         stop_when_failing: float = 10.0,
-        canary_wait: timedelta = timedelta(minutes=10),
-        delay: timedelta = timedelta(0),
+        canary_wait: Duration = timedelta(minutes=10),
+        delay: Duration = timedelta(0),
         batch_size: int = 100,
-        lease_for: timedelta = timedelta(minutes=1),
+        lease_for: Duration = timedelta(minutes=1),
         fail_on: Sequence[str] = ("stopped",),
         dry_run: bool = False,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -211,7 +209,6 @@ class RemedyTask(QueueTask):
         self.lease_for = lease_for
         self.fail_on = fail_on
         self.is_dry_run = dry_run
-        self.pgqueue_conn_id = pgqueue_conn_id
         self._stopping = False
 
     @abstractmethod

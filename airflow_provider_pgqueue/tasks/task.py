@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 
-from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
+from airflow_provider_pgqueue.core.argument import Rule, check, only_texts, text
+from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.lineage import QueueLineage
 from airflow_provider_pgqueue.tasks.links import PgQueueLink
 
@@ -36,8 +38,9 @@ AT_LEAST_ONE: Final[int] = max(1, BaseOperator.retries or 0)
 
 
 class CommonArguments(TypedDict, total=False):
-    """The arguments of Airflow's `BaseOperator`, but for `retries`, which has another default in some classes."""
+    """The arguments of all our tasks, but for `retries`, which has another default in some classes."""
 
+    pgqueue_conn_id: str
     task_id: Required[str]
     allow_nested_operators: bool
     dag: DAG | None
@@ -94,7 +97,7 @@ class CommonArguments(TypedDict, total=False):
 
 
 class TaskArguments(CommonArguments, total=False):
-    """The arguments of Airflow's `BaseOperator`, which all our operators and sensors also take."""
+    """The arguments of all our tasks: the connection, and those of Airflow's `BaseOperator`."""
 
     retries: int | None
 
@@ -105,9 +108,11 @@ class QueueTask(QueueLineage, BaseOperator):
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
     default of five minutes nobody would handle the queue. A bad argument is an InvalidArgument when the DAG is parsed,
     and one that a template made when the task begins. A task whose trigger failed fails with the reason.
+
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {}
+    rules: ClassVar[Mapping[str, Rule]] = {"pgqueue_conn_id": text}
     """By the names of the arguments."""
     attributes: ClassVar[Mapping[str, str]] = {}
     """Where an argument is kept, if not under its own name, because Airflow uses that."""
@@ -121,6 +126,7 @@ class QueueTask(QueueLineage, BaseOperator):
     def __init__(
         self,
         *,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         retry_delay: timedelta | float = _SOON,
         retry_exponential_backoff: float = DOUBLED,
         max_retry_delay: timedelta | float | None = _LATEST,
@@ -139,6 +145,7 @@ class QueueTask(QueueLineage, BaseOperator):
             max_retry_delay=max_retry_delay,
             **kwargs,
         )
+        self.pgqueue_conn_id = pgqueue_conn_id
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
         super()._do_render_template_fields(*args, **kwargs)
@@ -167,7 +174,7 @@ class QueueTask(QueueLineage, BaseOperator):
         subject = f"queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
         return (
             f"waited for {subject}{f' ({chosen})' if chosen else ''} in vain, for the {name} of "
-            f"{limit if isinstance(limit, timedelta) else timedelta(seconds=float(limit))}. "
+            f"{as_timedelta(limit)}. "
             "Give it more time, or see in the queue what is missing."
         )
 
@@ -187,19 +194,10 @@ class QueueTask(QueueLineage, BaseOperator):
 
     def check_written(self) -> None:
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""
-        given = self._given()
-        check_connection_ids(given)
-        later = {name: value for name, value in given.items() if self._comes_later(name, value)}
-        self._made_later = frozenset(later)
-        # Airflow stores the template itself, and a NUL in one DAG would end the processor of all.
-        check(later, dict.fromkeys(later, only_texts))
-        check({name: value for name, value in given.items() if name not in later}, self.rules)
+        self._made_later = check_arguments(self._given(), self.rules, self.template_fields)
 
     def _given(self) -> dict[str, Any]:
         return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
-
-    def _comes_later(self, name: str, value: Any) -> bool:
-        return name in self.template_fields and is_template(value)
 
 
 @cache
@@ -220,6 +218,21 @@ def _is_there(value: Any) -> str | None:
 
 def _is_chosen(value: Any) -> str | None:
     return "A template or task made it, and None would take all messages." if value is None else _is_there(value)
+
+
+def check_arguments(
+    given: Mapping[str, Any], rules: Mapping[str, Rule], templates: Collection[str] = ()
+) -> frozenset[str]:
+    """Raise for an argument that breaks its rule; return those of `templates` that are made later, and are judged then.
+
+    Of these only the texts are judged: Airflow stores the template itself, and a NUL in one DAG would end the processor
+    of all.
+    """
+    check_connection_ids(given)
+    later = frozenset(name for name, value in given.items() if name in templates and is_template(value))
+    check(given, dict.fromkeys(later, only_texts))
+    check({name: value for name, value in given.items() if name not in later}, rules)
+    return later
 
 
 def is_template(value: Any) -> bool:

@@ -68,8 +68,8 @@ CONSUME = [
     *({"op_args": value} for value in (0.5, print, "text", None)),
     *({"op_kwargs": value} for value in ([1], {1: 2}, print)),
     {"max_messages": 0},
-    {"lease_for": 300},
-    {"wait_timeout": 60},
+    {"lease_for": 43201},
+    {"wait_timeout": "60"},
     *({"model": model} for model in (5, "no_such.json", "json:no_such", dict)),
 ]
 UNSTORABLE = [{"a": "x\0y"}, {"a\0": 1}, {"a": [{"b": ("\0",)}]}, {"a": "\\\0"}, {"a": "\ud800"}]
@@ -103,12 +103,12 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         *WAITING,
         *({"max_open": value} for value in (0, 10_001, "5")),
         *({"batch_size": 0}, {"trigger_dag_id": 5}, {"group_by": "colour"}, {"on_failure": "weep"}),
-        *({"conf": [1]}, {"conf": {"a": "x\0y"}}, {"lease_for": timedelta(hours=13)}, {"lease_for": 300}),
+        *({"conf": [1]}, {"conf": {"a": "x\0y"}}, {"lease_for": timedelta(hours=13)}, {"lease_for": 43201}),
     ],
     PgQueueDispatchDeadOperator: [
         *({"queue_name": name} for name in NAMES),
         *({"max_open": 0}, {"batch_size": "5"}, {"trigger_dag_id": 5}, {"results": ["success"]}, {"conf": [1]}),
-        *({"retry_after": value} for value in (60, timedelta(days=2), timedelta(seconds=-1))),
+        *({"retry_after": value} for value in ("60", timedelta(days=2), timedelta(seconds=-1))),
         {"max_requeues": -1},
     ],
     PgQueueReconcileOperator: [{"queue_name": "No Queue"}, {"trigger_dag_id": 5}],
@@ -120,7 +120,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"message": None, "messages": sdk.task(lambda: [1])},
         {"batch_size": 0},
         {"priority": 10},
-        {"delay": 5},
+        {"delay": -5},
         *({"visible_at": "now"}, {"dedup_window": timedelta(0)}, {"on_conflict": "weep"}),
         {"headers": [1]},
         *({"headers": headers} for headers in UNSTORABLE),
@@ -136,7 +136,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
     ],
     PgQueueRequestOperator: [
         *({"message": None}, {"messages": [1]}, {"priority": 10}),
-        *({"wait_timeout": 60}, {"with_output": None}, {"poll_interval": 0}, {"deferrable": "no"}),
+        *({"wait_timeout": "60"}, {"with_output": None}, {"poll_interval": 0}, {"deferrable": "no"}),
     ],
     PgQueueSparkOperator: [
         *({"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}, {"fail_on": "stopped"}),

@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core import (
     PermissionDenied,
     QueueNotFound,
     Rejected,
+    connect_async,
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import CronUnavailable, SchemaMissing, SchemaTooNew
@@ -319,7 +320,7 @@ def test_who_listens_uses_the_direct_connection(dsn: str, airflow_connection: An
     conn_id = airflow_connection(dsn, "pooled", port=1, extra={"listen_conn_id": "direct"})
 
     async def name() -> Any:
-        async with await PgQueueHook(conn_id).aconnect_to_listen() as conn:
+        async with await connect_async(**await PgQueueHook(conn_id).alisten_arguments()) as conn:
             return await (await conn.execute("SHOW application_name")).fetchone()
 
     assert asyncio.run(name()) == ("pgqueue:listener",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -275,7 +276,7 @@ def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
         ({"message": None}, r"^nothing given.*messages=\[None\]"),
         ({"message": float("nan")}, "^message is a float. JSON has neither NaN"),
         ({"message": object()}, "^message is an object"),
-        ({"message": 1, "delay": 60}, r"^delay is 60\. .*such as timedelta\(seconds=60\)"),
+        ({"message": 1, "delay": "60"}, r"^delay is '60'\. Give a timedelta or a number of seconds"),
         ({"message": 1, "queue_name": "bestellungen_ä"}, "^queue_name is 'bestellungen_ä'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -313,12 +314,15 @@ def test_a_stream_of_messages_replaces_no_single_one(conn_id: str, queue: Queue,
     assert conn.execute("SELECT message FROM messages.message").fetchall() == [(4,)]
 
 
-def test_the_set_up_names_the_duration_that_a_queue_is_given_as_a_number() -> None:
-    queues = [{"queue_name": "orders", "lease_for": 60}]
-    with pytest.raises(InvalidArgument, match=r"For lease_for give a timedelta, such as timedelta\(seconds=60\)"):
-        PgQueueSetupOperator(task_id="setup", queues=queues)
-    queues[0]["lease_for"] = timedelta(seconds=60)
-    PgQueueSetupOperator(task_id="setup", queues=queues)
+def test_a_duration_is_a_timedelta_or_a_number_of_seconds(conn_id: str, conn: Connection, run: Run) -> None:
+    for length in (90, timedelta(seconds=90)):
+        run(PgQueueSetupOperator(task_id="setup", queues=[{"queue_name": "orders", "lease_for": length}]))
+        found = conn.execute("SELECT lease_for FROM messages.queue WHERE queue_name = 'orders'").fetchall()
+        assert found == [(timedelta(seconds=90),)]
+        sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", poll_interval=length, max_wait=length)
+        _, stored = sensor._trigger(ring_after=length).serialize()
+        assert [stored[name] for name in ("poll_interval", "max_wait", "ring_after")] == [90, 90, 90]
+        json.dumps(stored)
 
 
 def test_a_time_that_ends_before_it_begins_is_refused(run: Run, context: dict[str, Any]) -> None:

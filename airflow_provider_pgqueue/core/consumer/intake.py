@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +21,7 @@ from psycopg.types.json import JsonbBinaryLoader
 
 from airflow_provider_pgqueue.core.client import fetch, is_alone, run
 from airflow_provider_pgqueue.core.connection import JSONB, read_json
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import PgQueueError, refused
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
@@ -50,16 +50,16 @@ class Intake:
         conn: psycopg.Connection[Any],
         queue_name: str,
         *,
-        lease_for: timedelta | None = None,
-        handler_timeout: timedelta | None = None,
+        lease_for: Duration | None = None,
+        handler_timeout: Duration | None = None,
         handled_by: str | None = None,
         topic: str | None = None,
     ) -> None:
         self.conn = conn
         self._queue_name = queue_name
         self._handled_by = handled_by
-        self._lease_for = lease_for
-        self._handler_timeout = handler_timeout
+        self._lease_for = None if lease_for is None else as_timedelta(lease_for)
+        self._handler_timeout = None if handler_timeout is None else as_timedelta(handler_timeout)
         self._topic = topic
         self._read_json = _json_reader(conn)
         self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)

@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run, savepoint, to_json
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -59,7 +60,7 @@ class Held:
         lock_token: UUID | None,
         ids: Collection[int],
         *,
-        lease_for: timedelta | None = None,
+        lease_for: Duration | None = None,
         handled_by: str | None = None,
         attempts: Mapping[int, int] | None = None,
         max_attempts: int | None = None,
@@ -67,7 +68,7 @@ class Held:
         self._conn = conn
         self._token = lock_token
         self._held = set(ids)
-        self._lease_for = lease_for
+        self._lease_for = None if lease_for is None else as_timedelta(lease_for)
         self._handled_by = handled_by
         self._attempts = attempts or {}
         self._max_attempts = max_attempts
@@ -92,7 +93,7 @@ class Held:
         except (PgQueueError, psycopg.Error) as error:
             log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
 
-    def extend(self, lease_for: timedelta | None = None) -> None:
+    def extend(self, lease_for: Duration | None = None) -> None:
         """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
         with self._calling:
             if held := frozenset(self._held):

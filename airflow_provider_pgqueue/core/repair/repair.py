@@ -16,8 +16,9 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, moment, optional
+from airflow_provider_pgqueue.core.argument import check, moment, optional, timed
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
@@ -69,16 +70,18 @@ class Repair:
     max_per_second: float | None = None
     canary: int = 0
     stop_when_failing: float = 10.0
-    canary_wait: timedelta = timedelta(minutes=10)
-    delay: timedelta = timedelta(0)
+    canary_wait: Duration = timedelta(minutes=10)
+    delay: Duration = timedelta(0)
     batch_size: int = 100
-    lease_for: timedelta = timedelta(minutes=1)
+    lease_for: Duration = timedelta(minutes=1)
     dry_run: bool = False
 
     def __post_init__(self) -> None:
         which = self.which
         check_chosen(which.queue_name, which.ids, self.cause, which.fingerprints, which.reference)
         check({"since": which.since, "until": which.until}, dict.fromkeys(("since", "until"), optional(moment)))
+        durations = {"canary_wait": self.canary_wait, "delay": self.delay, "lease_for": self.lease_for}
+        check(durations, dict.fromkeys(durations, timed))
         numbers = {"max_messages": (self.max_messages, 1), "max_requeues": (which.max_requeues, 1)}
         numbers |= {"canary": (self.canary, 0), "batch_size": (self.batch_size, 1)}
         for name, (value, least) in numbers.items():
@@ -142,9 +145,9 @@ class Repair:
             remedied_by=self.remedied_by,
             max_requeues=self.which.max_requeues,
             max_per_second=max_per_second,
-            delay=self.delay,
+            delay=as_timedelta(self.delay),
             batch_size=self.batch_size,
-            lease_for=self.lease_for,
+            lease_for=as_timedelta(self.lease_for),
             dry_run=self.dry_run,
             stop=stop,
             on_batch=on_batch,
@@ -185,7 +188,7 @@ def repair_by(
 
 def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> dict[str, Any]:
     """Wait until the canary is finished; return its counts, and in `stopped` why the run must end, if it must."""
-    patience = time.monotonic() + repair.canary_wait.total_seconds()
+    patience = time.monotonic() + seconds(repair.canary_wait)
     say_at = time.monotonic()
     with connect() as conn:
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.core.client import (
     to_json,
     unless_lost,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
 
@@ -69,7 +70,7 @@ def lease_dead(
     which: Which,
     *,
     max_messages: int = 100,
-    lease_for: timedelta | None = None,
+    lease_for: Duration | None = None,
     locked_by: str | None = None,
 ) -> Statement[list[DeadMessage]]:
     """Lease dead messages without a remedy under one new token, oldest first.
@@ -84,7 +85,7 @@ def dead_ids(which: Which = _ALL, *, max_messages: int | None = None) -> Stateme
     return Statement("dead_ids", _chosen(dict(locals())), ids_of, _TYPES)
 
 
-def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
+def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases of dead messages to `lease_for` from now. LeaseLost has the ids of those that were lost."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
@@ -101,7 +102,7 @@ def requeue(
     ids: Collection[int],
     *,
     bodies: Mapping[int, Any] | None = None,
-    delay: timedelta = ZERO,
+    delay: Duration = ZERO,
     remedied_by: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Publish leased dead messages again under new ids, with a new body where `bodies` has one.
@@ -146,7 +147,7 @@ def requeue_dead(
     which: Which,
     *,
     max_messages: int = 1000,
-    delay: timedelta = ZERO,
+    delay: Duration = ZERO,
     remedied_by: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Requeue dead messages in one call.
@@ -178,7 +179,7 @@ def dead_trend(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
-    step: timedelta | None = None,
+    step: Duration | None = None,
     max_causes: int = 100,
 ) -> Statement[list[Row]]:
     """Return the causes of death, most deaths first, with the number in each step; by default those of a day."""

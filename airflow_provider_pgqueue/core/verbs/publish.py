@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack, cast
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, ids_or_duplicates, one, to_json
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
 
@@ -27,15 +28,15 @@ class Options(TypedDict, total=False):
     """
 
     priority: int
-    delay: timedelta
-    expires_in: timedelta | None
+    delay: Duration
+    expires_in: Duration | None
     headers: Mapping[str, Any] | None
     reference: str | None
     visible_at: datetime | None
     topic: str | None
     group_key: str | None
     dedup_key: str | None
-    dedup_window: timedelta | None
+    dedup_window: Duration | None
     on_conflict: str
 
 
@@ -46,15 +47,15 @@ class BatchOptions(TypedDict, total=False):
     """
 
     priority: int
-    delay: timedelta
-    expires_in: timedelta | None
+    delay: Duration
+    expires_in: Duration | None
     headers: Mapping[str, Any] | None
     visible_at: datetime | None
     references: Sequence[str | None] | None
     topics: Sequence[str | None] | None
     group_keys: Sequence[str | None] | None
     dedup_keys: Sequence[str | None] | None
-    dedup_window: timedelta | None
+    dedup_window: Duration | None
     on_conflict: str
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, one, onlys, to_json
+from airflow_provider_pgqueue.core.duration import Duration
 
 
 class TopicOptions(TypedDict, total=False):
     """The options of a message that is published to a topic, as in `Options`."""
 
     priority: int
-    delay: timedelta
-    expires_in: timedelta | None
+    delay: Duration
+    expires_in: Duration | None
     headers: Mapping[str, Any] | None
     reference: str | None
     visible_at: datetime | None

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
+from airflow_provider_pgqueue.core.client import DURATIONS
 from tools import ROOT
 from tools.site.verbs import names as verb_names
 
@@ -173,3 +174,19 @@ def test_a_moment_without_a_time_zone_is_refused_by_every_verb(verb: str, moment
         with pytest.raises(InvalidArgument, match=f"^{moment} is datetime.*Give a datetime with a time zone, such as"):
             _ = spoken(called, **needed, **{moment: naive}).given
     assert spoken(called, **needed, **{moment: datetime(2027, 1, 1, tzinfo=UTC)}).given
+
+
+def test_a_verb_takes_each_duration_as_a_timedelta_or_as_a_number_of_seconds(conn: Connection) -> None:
+    query = """
+        SELECT DISTINCT argument.name FROM pg_proc
+         CROSS JOIN LATERAL unnest(proargnames, coalesce(proallargtypes, proargtypes::oid[]), proargmodes)
+                            AS argument (name, type, mode)
+         WHERE pronamespace = 'messages'::regnamespace AND proname = ANY (%s)
+           AND argument.type = 'interval'::regtype AND coalesce(argument.mode, 'i') = 'i'
+    """
+    functions = sorted({call(verb, deduplicated=True).function for verb in VERBS.values()})
+    assert {name for (name,) in conn.execute(query, [functions])} == DURATIONS
+    assert verbs.lease("orders", lease_for=1.5).given["lease_for"] == timedelta(seconds=1.5)
+    for bad in (True, float("nan"), float("inf"), 1e300, 10**400):
+        with pytest.raises(InvalidArgument, match=r"^lease_for is .*\. Give a timedelta or a number of seconds\.$"):
+            _ = verbs.lease("orders", lease_for=bad).given
