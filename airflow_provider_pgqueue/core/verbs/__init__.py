@@ -84,6 +84,7 @@ from airflow_provider_pgqueue.core.verbs.partitions import (
 from airflow_provider_pgqueue.core.verbs.publish import (
     BatchOptions as BatchOptions,
     Options as Options,
+    TopicOptions as TopicOptions,
     publish as publish,
     publish_batch as publish_batch,
     publish_texts as publish_texts,
@@ -135,7 +136,6 @@ from airflow_provider_pgqueue.core.verbs.stages import (
     stage_publish as stage_publish,
 )
 from airflow_provider_pgqueue.core.verbs.topics import (
-    TopicOptions as TopicOptions,
     bind_topic as bind_topic,
     publish_topic as publish_topic,
     route_topic as route_topic,
