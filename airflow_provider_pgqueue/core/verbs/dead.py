@@ -27,7 +27,7 @@ _TYPES: Final = {"results": "text[]", "fingerprints": "text[]", "ids": "bigint[]
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Which dead messages; what is left out excludes none.
+    """Which dead messages; what is left out excludes none. In its place the name of a queue stands for all of it.
 
     - `queue_name`: those of this queue. Without it, `ids`, `fingerprints` or a `reference` must be given to whatever
       changes messages.
@@ -61,13 +61,11 @@ class DeadFilter:
         return given | {"headers": None if self.headers is None else to_json(self.headers)}
 
 
-Which = DeadFilter | str
-"""A choice of dead messages; a text is the name of a queue, and stands for all of it."""
 _ALL: Final = DeadFilter()
 
 
 def lease_dead(
-    which: Which,
+    which: DeadFilter | str,
     *,
     max_messages: int = 100,
     lease_for: Duration | None = None,
@@ -80,7 +78,7 @@ def lease_dead(
     return Statement("lease_dead", _chosen(dict(locals())), messages_of(DeadMessage), _TYPES)
 
 
-def dead_ids(which: Which = _ALL, *, max_messages: int | None = None) -> Statement[list[int]]:
+def dead_ids(which: DeadFilter | str = _ALL, *, max_messages: int | None = None) -> Statement[list[int]]:
     """Return the ids of dead messages without a remedy, leased or not, oldest first."""
     return Statement("dead_ids", _chosen(dict(locals())), ids_of, _TYPES)
 
@@ -144,7 +142,7 @@ def dismiss(
 
 
 def requeue_dead(
-    which: Which,
+    which: DeadFilter | str,
     *,
     max_messages: int = 1000,
     delay: Duration = ZERO,
@@ -159,7 +157,7 @@ def requeue_dead(
 
 
 def dismiss_dead(
-    which: Which,
+    which: DeadFilter | str,
     reason: str,
     *,
     max_messages: int = 1000,
@@ -219,8 +217,8 @@ def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str,
 
 def _chosen(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call with those of its choice of messages."""
-    which: Which = arguments.pop("which")
-    return arguments | (DeadFilter(which) if isinstance(which, str) else which).arguments()
+    which: DeadFilter | str = arguments.pop("which")
+    return arguments | (which if isinstance(which, DeadFilter) else DeadFilter(which)).arguments()
 
 
 def _causes(rows: list[Row]) -> list[DeadCause]:

@@ -132,7 +132,7 @@ def _call_all(admin: Connection, other: Connection) -> tuple[Mapping[str, int], 
 
 # By what the annotation of a parameter has in it, the first that fits.
 BY_ANNOTATION: dict[str, list[Any]] = {
-    "Which": [verbs.DeadFilter()],
+    "DeadFilter": [verbs.DeadFilter()],
     "Literal": ["success", "failed", "retry", "fail", "topic", "", "\0", "\ud800", "x" * 10_000],
     "Mapping[int": [{}, {1: Success()}, {1: Failed("x\0")}, {-1: Success(output={"k": "\ud800"})}],
     "Mapping": [{}, {"k": 1}, {"k": "\0"}, {"k\ud800": [1]}, {"k": float("nan")}, {"k": "x" * 100_000}],
