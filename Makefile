@@ -21,14 +21,15 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/install/test_settings.py \
 	--ignore=tests/core/upkeep/test_pg_cron.py \
 	--ignore=tests/core/install/test_testing_plugin.py --ignore=tests/core/install/test_wheel.py --ignore=tests/core/cli/test_docs.py
-# What takes long alone: the walk of `make states`, one through hostile arguments, and one through pairs of verbs; copies of
-# whole servers, an added verb, and a minute of pg_cron.
-FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state_machine.py whole/test_arguments.py \
+# What takes long alone: the walk of `make states`, and one through pairs of verbs; copies of whole servers, an added verb,
+# and a minute of pg_cron.
+FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state_machine.py \
 	lease/test_pairs.py install/test_copies.py install/test_guides.py) \
 	--deselect=tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
-# On the second server also without what is about programs of ours, whatever the server; without the longer
-# two of three walks through hostile arguments, and without the arithmetic of cron expressions.
-OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli consumer publish/test_argument.py whole/test_arguments.py \
+# On the second server also without what is about programs of ours, whatever the server, and without the arithmetic of cron
+# expressions; but with hostile arguments of the SQL functions.
+OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix tests/test_bad_input.py::test_,any_arguments_of_a_function_give_success_or_an_error_of_ours \
+	every_function_judges_an_interval_by_the_time_it_leads_to) $(addprefix --ignore=tests/core/,cli consumer publish/test_argument.py \
 	dead/test_cause.py dead/test_repair.py install/test_guides.py install/test_names.py) \
 	--deselect=tests/core/upkeep/test_schedules.py::test_an_expression_comes_when_croniter_says_and_at_no_minute_between \
 	--deselect=tests/core/upkeep/test_schedules.py::test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once

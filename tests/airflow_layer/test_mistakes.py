@@ -242,19 +242,6 @@ def test_the_connection_of_a_query_is_named_by_its_argument(conn_id: str, queue:
 # A notifier that is judged when it is made ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        *({"queue_name": "Orders"}, {"queue_name": None}, {"priority": 10}, {"topic": 5}, {"message": print}),
-        *({"headers": [1]}, {"reference": ""}, {"pgqueue_conn_id": None}, {"topic": "{{ x }}\0"}),
-    ],
-    ids=str,
-)
-def test_a_bad_argument_of_a_notifier_is_named_where_it_is_written(bad: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=f"^{next(iter(bad))} is "):
-        PgQueueNotifier(**{"queue_name": "alarms"} | bad)
-
-
 def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
     PgQueueNotifier(queue_name="{{ name }}", topic="{{ ti.task_id }}.failed", message={"run": "{{ run_id }}"})
 

@@ -34,8 +34,8 @@ from tests.airflow_layer.of_airflow import (
     TaskDeferralTimeout,
     TaskDeferred,
 )
-from tests.airflow_layer.test_arguments import GOOD
 from tests.airflow_layer.test_triggers import as_task, take, within
+from tests.test_bad_input import TASKS
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]
@@ -271,7 +271,7 @@ def test_a_task_that_defers_waits_in_a_triggerer_of_its_queue(
     kind: type[QueueTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
-    task: Any = kind(task_id="wait", queue="paris", **GOOD[kind])
+    task: Any = kind(task_id="wait", queue="paris", **TASKS[kind])
     trigger = task._trigger(ring_after=0.0)
     ti: Any = SimpleNamespace(task=task, dag_id="orders", run_id="manual__1", task_id="wait")
     deferral, _ = _defer_task(TaskDeferred(trigger=trigger, method_name="execute_complete"), ti, get_logger())
