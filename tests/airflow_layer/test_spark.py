@@ -129,7 +129,7 @@ def test_a_name_that_is_too_long_stays_the_name_of_one_run() -> None:
 
 
 @pytest.mark.parametrize("none", [[], (), [None]])
-def test_a_list_without_a_name_does_not_stand_foreverything(
+def test_a_list_without_a_name_does_not_stand_for_everything(
     conn_id: str, spark_default: None, run: Run, tmp_path: Path, none: Any
 ) -> None:
     with pytest.raises(InvalidArgument, match=r"argument queues is .*Give values, or leave it out for all"):

@@ -19,7 +19,6 @@ from tools import ROOT
 from tools.screenshots.served import served
 
 Client = Callable[..., httpx.Client]
-_FIELDS = {"reason": "a test", "body": "{}", "max_attempts": "7", "max_messages": "1"}
 USERS = ("nobody", *ROLES)
 _ROW = re.compile(r"\| `(GET|POST) (\S+)` \|((?: \d+ \|)+)")
 
