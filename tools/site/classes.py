@@ -16,6 +16,7 @@ from tools import ROOT
 
 PAGE: Final[Path] = ROOT / "docs" / "reference" / "airflow.md"
 _ALL_TASKS: Final = {"QueueTask", "QueueLineage"}  # what these say of all tasks stands once, at the top of the page
+_SHORT: Final = 60  # characters of a meaning that are written again sooner than linked
 _SECTION: Final = re.compile(r"^<!-- (?P<name>airflow_provider_pgqueue[\w.]+) -->\n.*?^<!-- end -->$", re.M | re.S)
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n[ ]+.*)*)", re.M)
 _ELSEWHERE: Final = re.compile(r"(?<=[.\n])[^.\n]*(?:\n(?!\n)[^.\n]*)*\bthose of (?:a )?`\w+`\.")
@@ -34,35 +35,52 @@ def names(page: str) -> set[str]:
 
 
 def current(page: str) -> str:
-    """Return the page with each of its sections as the code is now."""
-    return _SECTION.sub(lambda section: _section(section["name"]), page)
+    """Return the page with each of its sections as the code is now.
+
+    What was said of a class above is not said again: an argument or a paragraph that is the same leads there.
+    """
+    said: dict[str, str] = {}
+    return _SECTION.sub(lambda section: _section(section["name"], said), page)
 
 
-def _section(name: str) -> str:
+def _section(name: str, said: dict[str, str]) -> str:
     module, _, short = name.rpartition(".")
     described = getattr(importlib.import_module(module), short)
     sources = _own(described) if inspect.isclass(described) else [described]
-    rows = list(_rows(sources))
+    rows = [f"| `{one}` | {default} | {_once(text, one, short, said)} |" for one, default, text in _rows(sources)]
     table = "\n".join(["| argument | default | meaning |", "|---|---|---|", *rows]) if rows else ""
     prose = [_prose(described)]
     prose += [_prose(base).partition("\n\n")[2] for base in sources[1:] if base.__name__ not in _ALL_TASKS]
-    lines = [f"<!-- {name} -->", f"`from {module} import {short}`", *prose, table, "<!-- end -->"]
+    paragraphs = [one for text in prose for one in text.split("\n\n") if one]
+    before = {said.setdefault(one, short) for one in paragraphs} - {short}
+    paragraphs = [one for one in paragraphs if said[one] == short]
+    paragraphs += [f"What is said of {_link(one)} holds here too." for one in sorted(before)]
+    lines = [f"<!-- {name} -->", f"`from {module} import {short}`", *paragraphs, table, "<!-- end -->"]
     return "\n\n".join(filter(None, lines))
+
+
+def _once(meaning: str, argument: str, short: str, said: dict[str, str]) -> str:
+    first = said.setdefault(f"{argument}: {meaning}", short)
+    return meaning if first == short or len(meaning) < _SHORT else f"as for {_link(first)}"
+
+
+def _link(short: str) -> str:
+    return f"[`{short}`](#{short.lower()})"
 
 
 def _own(described: type) -> list[type]:
     return [one for one in described.__mro__ if one.__module__.startswith("airflow_provider_pgqueue")]
 
 
-def _rows(sources: list[Any]) -> Iterator[str]:
-    """Yield an argument a row: those of the class itself, then those that it hands to its bases.
+def _rows(sources: list[Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, default and meaning of an argument: those of the class itself, then those that it hands to its bases.
 
     What only has another default here is Airflow's, which describes it.
     """
     meanings = _meanings(sources)
     for name, default in _arguments(sources).items():
         if name in meanings or name not in _OF_AIRFLOW:
-            yield f"| `{name}` | {default} | {meanings.get(name, '')} |"
+            yield name, default, meanings.get(name, "")
 
 
 def _arguments(sources: list[Any]) -> dict[str, str]:
