@@ -41,7 +41,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),
     "audit": ("audit", "Show what was done to the queues by hand, and by whom, newest first."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
-    "web": ("web", "Serve the page Queues on the loopback address, until Ctrl-C."),
+    "web": ("web", "Serve the Queues page on the loopback address, until Ctrl-C."),
 }
 
 

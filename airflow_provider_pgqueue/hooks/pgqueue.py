@@ -97,7 +97,7 @@ class PgQueueHook(PostgresHook):
 
     def conninfo(self) -> str:
         """Return a libpq connection string, with secrets, for the environment of another program."""
-        # The other program gives itself a name.
+        # The other program chooses its own application_name.
         arguments = self.connection_arguments() | {"application_name": None}
         given = {name: value for name, value in arguments.items() if value is not None or name == "prepare_threshold"}
         return conninfo_of(given)
@@ -105,10 +105,10 @@ class PgQueueHook(PostgresHook):
     async def _aconnection_arguments(self) -> dict[str, Any]:
         """Return the arguments for `psycopg.AsyncConnection.connect` without blocking the event loop.
 
-        The Airflow connection is read again each time, so that a changed password counts.
+        The Airflow connection is read again each time, so that a changed password is used.
         """
         self._connection = await self.aget_connection(self.get_conn_id())
-        # The rest masks secrets and may fetch a token from a cloud, and both block.
+        # The rest masks secrets and may fetch a token from a cloud, which blocks.
         return await in_thread(self.connection_arguments)
 
     async def aconnect(self, **arguments: Any) -> psycopg.AsyncConnection[Any]:

@@ -76,11 +76,11 @@ class PgQueueConsumeOperator(WaitingTask):
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
     `timed_out`.
 
-    Even while the function is inside a long call, a task that is told to stop releases the messages that it has not
-    begun within a second, without an attempt, and the current one just before Airflow kills the task. The next try of
-    a killed task first releases the messages that the killed one still holds; for these the attempt counts.
+    A task that is told to stop during a long call releases the messages that it has not begun, without an attempt,
+    and the current one just before Airflow kills the task. The next try of a killed task first releases the messages
+    that the killed one still holds; for these the attempt counts.
 
-    Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
+    Airflow 3.3 sometimes fails a task that resumes within seconds after it deferred, so a wait takes at least eight
     seconds, and this operator has one retry by default, which comes after five seconds.
 
     The arguments for queue, choice of messages and waiting are those of `WaitingTask`.
@@ -110,8 +110,8 @@ class PgQueueConsumeOperator(WaitingTask):
         `Retry(…)`, as for `core.Consumer`. Without a rule the message is delivered again after the queue's back-off.
     :param fail_on_failed: fail the task, after all messages are settled, if at least this many of them failed; a float
         is a share of those that were handled. A message counts as failed if its function raised, returned Failed or
-        exceeded its time, even if it is delivered again. The default of 1.0 fails a task all of whose messages failed;
-        None never fails it.
+        exceeded its time, even if it is delivered again. With the default of 1.0 the task fails if all of its
+        messages failed; None never fails it.
     """
 
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "pgqueue_conn_id")

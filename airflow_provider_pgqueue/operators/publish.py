@@ -27,13 +27,12 @@ class PgQueuePublishOperator(PublishesBodies):
 
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
     a task that fails has published nothing, and a retry after a success that Airflow did not hear of does not publish
-    again, whatever its bodies are by then. A task that is cleared publishes again. The options of the
-    messages are those of `PublishTask`.
+    again. A task that is cleared does. The options of the messages are those of `PublishTask`.
 
     :param batch_size: messages per round trip.
-    :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
-        the first batch that was not published, so the messages must come in the same order again; so does a task that
-        is cleared.
+    :param one_transaction: False commits each batch, so that consumers can begin before the end. A retry, or a task
+        that is cleared, continues with the first batch that was not published, so the messages must come in the same
+        order.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {**PublishesBodies.rules, **BATCH_RULES}
@@ -66,9 +65,9 @@ class PgQueuePublishQueryOperator(PublishTask):
     :param parameters: the parameters of `sql`.
     :param sql_conn_id: the connection on which `sql` runs, to a PostgreSQL; by default that of the queue.
     :param batch_size: messages per round trip.
-    :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
-        the first batch that was not published, so the rows must come in the same order again; so does a task that is
-        cleared.
+    :param one_transaction: False commits each batch, so that consumers can begin before the end. A retry, or a task
+        that is cleared, continues with the first batch that was not published, so the rows must come in the same
+        order.
     """
 
     template_fields: Sequence[str] = ("sql", "parameters", "sql_conn_id", *PublishTask.template_fields)
@@ -124,8 +123,8 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
 
     The result then also has their `outcomes`. A message that ended as anything but success fails the task, without a
     retry, with its id, result and class of error. The task waits five seconds in the worker, then in the triggerer.
-    Another try of the task publishes nothing, and waits for what an earlier try published, also when it is cleared; a
-    message with another body than then is a new one. The login also needs the role `messages_observer`. The options of
+    Another try of the task, or a task that is cleared, publishes nothing, and waits for what an earlier try published;
+    a message whose body has changed is a new one. The login also needs the role `messages_observer`. The options of
     the messages are those of `PublishTask`.
 
     :param wait_timeout: fail the task when that takes longer in the triggerer.

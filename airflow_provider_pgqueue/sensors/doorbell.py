@@ -57,16 +57,16 @@ class DoorbellSensor(QueueTask, ObjectSensor):
 
     It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and topics, but no
     messages; the next task leases those. `sensor.output` is an object for the next task, and `sensor.output["ready"]` a
-    value of it. In XCom it is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends as text:
-    what `xcom_pull` returns is for `json.loads`, also of a mapped sensor. `timeout`, `soft_fail` and the other
+    value of it. What `xcom_pull` returns is JSON text, for `json.loads`, because a trigger that ends a task can store
+    only text. `timeout`, `soft_fail` and the other
     parameters are those of `BaseSensorOperator`.
 
-    It begins in a worker, and looks there, before Airflow 3.3, in a mapped task, with an argument that comes from a
-    template or another task, and with an `on_execute_callback` or a `pre_execute`.
+    The sensor begins in a worker before Airflow 3.3, in a mapped task, if an argument comes from a template or another
+    task, and with an `on_execute_callback` or a `pre_execute`.
 
     A sensor with `outlets`, an `on_success_callback` or a `post_execute` ends in a worker, because a triggerer ignores
     these. If it also began in one, it waits for at least eight seconds, and has one retry by default, because Airflow
-    now and then fails a task that resumes sooner.
+    sometimes fails a task that resumes sooner.
 
     If the queue does not exist or is paused, the sensor logs a warning and waits for it.
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def _id_of(value: Any) -> int:
-    """Return an id; 0 for what is none."""
+    """Return an id; 0 for a value that is not one."""
     if isinstance(value, Mapping):
-        # A further try of the task that published found the message of the first.
+        # A later try of the publishing task found the message of the first.
         value = value.get("first_id") or value.get("duplicate_of")
     # Digits, because a template makes text.
     good = type(value) is int or (isinstance(value, str) and value.isdecimal() and value.isascii())

@@ -56,10 +56,10 @@ class PublishArguments(Options, TaskArguments, total=False):
 class PublishTask(QueueTask):
     """Publishes messages with the same options, one round trip per batch.
 
-    What is not published, because its dedup key is remembered, is counted in a warning.
+    A warning counts the messages that are not published because their dedup key is remembered.
     The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
-    hundred, and with `duplicate_of`, the first message of an earlier try, if there was one, and `several`, if it was
-    not the only one. Bodies are neither logged nor put into XCom. A datetime, date or time in a body becomes its ISO
+    hundred. If an earlier try published, it has `duplicate_of`, the first of those messages, and `several`, if there
+    are more. Bodies are neither logged nor put into XCom. A datetime, date or time in a body becomes its ISO
     text, and a UUID or Decimal its text.
 
     :param queue_name: the queue to publish to.
@@ -72,10 +72,9 @@ class PublishTask(QueueTask):
     :param reference: a text to find the messages by; by default DAG, run, task and map index.
     :param topic: words with dots between them, by which consumers can choose messages.
     :param group_key: messages of a group are leased one at a time and in order.
-    :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default the
-        identity of the task without the number of the try, but with that of the clearing: who clears the task wants it
-        to publish again. With a key of your own, a cleared task publishes nothing within the window. None publishes in
-        every try, also in a retry after a success that Airflow did not hear of.
+    :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default all
+        tries of the task have the same key, and a task that is cleared has another, so that it publishes again. With a
+        key of your own, a cleared task publishes nothing within the window. None publishes in every try.
     :param dedup_window: how long the key is remembered; by default the window of the queue.
     :param on_conflict: what happens to a single message whose key is remembered: `skip` it, or let it `replace` the
         one that was published before, unless that has been leased.

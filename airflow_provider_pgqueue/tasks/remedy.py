@@ -85,8 +85,8 @@ class RemedyTask(QueueTask):
 
     The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
     and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
-    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. What stays dead, and `max_messages` when it is
-    reached, is a warning in the log.
+    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. A warning in the log says what stays dead, and
+    that `max_messages` is reached.
 
     :param queue_name: the queue of the dead messages, to which they return; None only with `ids`, `cause`,
         `fingerprints` or `reference`, for messages of any queue.
@@ -212,7 +212,7 @@ class RemedyTask(QueueTask):
 
     @abstractmethod
     def _function(self) -> tuple[RepairFunction | str, Validator | str | None]:
-        """Return what says what becomes of each message, and what checks the bodies."""
+        """Return the function that decides on each message, and the one that checks the new bodies."""
 
     def pre_execute(self, context: Any) -> None:
         """Check what templates made, and that there is a time between `since` and `until`."""
@@ -248,7 +248,7 @@ class RemedyTask(QueueTask):
         return summary
 
     def _warn_of_dead(self, summary: Mapping[str, Any]) -> None:
-        """Say what a run that is green did not do."""
+        """Warn of the messages that a successful run leaves dead."""
         where = self.queue_name or "all queues"
         if dead := {name: summary[name] for name in _NOT_DONE if summary[name]}:
             self.log.warning("dead messages of %s stay dead: %s. fail_on makes that a failure.", where, dead)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SOON = timedelta(seconds=5)
 _LATEST = timedelta(minutes=5)
 _TRIGGER_FAILED: Final = "__fail__"  # what Airflow calls the method of a task whose trigger failed
-# Airflow 3.1 knows only yes, for twice as long each time, and takes a number for an error.
+# Airflow 3.1 takes only True here, which doubles the pause each time, and refuses a number.
 DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 AT_LEAST_ONE: Final[int] = max(1, BaseOperator.retries or 0)
 """Retries of tasks that lease or wait: `[core] default_task_retries` of Airflow's configuration, but not none."""
@@ -102,7 +102,7 @@ class TaskArguments(CommonArguments, total=False):
 class QueueTask(QueueLineage, BaseOperator):
     """A task that uses the queue.
 
-    A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
+    A retry comes after five seconds, and each further one after twice as long, up to five minutes: during Airflow's
     default of five minutes nobody would handle the queue. A bad argument is an InvalidArgument when the DAG is parsed,
     and one that a template made when the task begins. A task whose trigger failed fails with the reason.
     """
@@ -159,7 +159,7 @@ class QueueTask(QueueLineage, BaseOperator):
             raise type(error)(self._waited_for()) from error.__cause__ or error
 
     def _waited_for(self) -> str:
-        """Say in vain for what the task waited, and how long."""
+        """Say what the task waited for, and how long."""
         given = {name: getattr(self, name, None) for name in ("topic", "results", "min_messages")}
         chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"

@@ -42,9 +42,9 @@ class ArchivedWithBody(ArchivedMessage):
 
 
 class PgQueueFixture:
-    """A queue in a database of its own: any verb of `core.verbs` through `run`, and what only a test wants.
+    """A queue in a database of its own: any verb of `core.verbs` through `run`, and helpers for tests.
 
-    The verbs and helpers work through a session of their own. What the code under test did not commit they do not see.
+    The verbs and helpers use a session of their own, so they do not see what the code under test did not commit.
 
     :param dsn: URI of a database with the schema installed.
     """
@@ -146,7 +146,7 @@ class PgQueueFixture:
     def pass_time(self, by: timedelta) -> None:
         """Make it `by` later: delayed and retried messages become ready, leases and messages expire.
 
-        Nobody is rung, as nobody is when time really passes; `upkeep()` rings, and archives what is over.
+        No doorbell rings. `upkeep()` rings, and archives messages that have expired.
         """
         _pass_time(self._own, by)
 

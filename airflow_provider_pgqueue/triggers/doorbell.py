@@ -63,8 +63,7 @@ class DoorbellTrigger(BaseEventTrigger):
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker; a watcher ignores it.
     :param with_result: False ends the task without a result.
     :param ring_after: seconds that a waiting task waits in any case.
-    :param for_task: True if a task waits. A triggerer knows that anyway, but `dag.test()` does not, where an error that
-        no retry fixes has to be raised.
+    :param for_task: True if a task waits. A triggerer knows that by itself; `dag.test()` does not.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {

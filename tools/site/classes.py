@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from tools import ROOT
 
 PAGE: Final[Path] = ROOT / "docs" / "reference" / "airflow.md"
 _ALL_TASKS: Final = {"QueueTask", "QueueLineage"}  # what these say of all tasks stands once, at the top of the page
-_SHORT: Final = 60  # characters of a meaning that are written again sooner than linked
+_ON_TOP: Final = {"pgqueue_conn_id"}  # which each of them takes
 _SECTION: Final = re.compile(r"^<!-- (?P<name>airflow_provider_pgqueue[\w.]+) -->\n.*?^<!-- end -->$", re.M | re.S)
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n[ ]+.*)*)", re.M)
 _ELSEWHERE: Final = re.compile(r"(?<=[.\n])[^.\n]*(?:\n(?!\n)[^.\n]*)*\bthose of (?:a )?`\w+`\.")
@@ -47,7 +48,7 @@ def _section(name: str, said: dict[str, str]) -> str:
     module, _, short = name.rpartition(".")
     described = getattr(importlib.import_module(module), short)
     sources = _own(described) if inspect.isclass(described) else [described]
-    rows = [f"| `{one}` | {default} | {_once(text, one, short, said)} |" for one, default, text in _rows(sources)]
+    rows = list(_table(sources, short, said))
     table = "\n".join(["| argument | default | meaning |", "|---|---|---|", *rows]) if rows else ""
     prose = [_prose(described)]
     prose += [_prose(base).partition("\n\n")[2] for base in sources[1:] if base.__name__ not in _ALL_TASKS]
@@ -59,9 +60,17 @@ def _section(name: str, said: dict[str, str]) -> str:
     return "\n\n".join(filter(None, lines))
 
 
-def _once(meaning: str, argument: str, short: str, said: dict[str, str]) -> str:
-    first = said.setdefault(f"{argument}: {meaning}", short)
-    return meaning if first == short or len(meaning) < _SHORT else f"as for {_link(first)}"
+def _table(sources: list[Any], short: str, said: dict[str, str]) -> Iterator[str]:
+    """Yield the rows of the arguments; those that another class has in the same way are one row, which leads there."""
+    rows = [row for row in _rows(sources) if row[0] not in _ON_TOP]
+    first = {row: said.setdefault(" ".join(row), short) for row in rows}
+    often = {one for one, times in Counter(first.values()).items() if times > 2 and one != short and one[0].isupper()}
+    for row in rows:
+        if first[row] not in often:
+            yield "| `{}` | {} | {} |".format(*row)
+    for one in dict.fromkeys(first[row] for row in rows if first[row] in often):
+        names = ", ".join(f"`{row[0]}`" for row in rows if first[row] == one)
+        yield f"| {names} | | as for {_link(one)} |"
 
 
 def _link(short: str) -> str:
