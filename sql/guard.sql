@@ -5,7 +5,7 @@ DECLARE
     own   CONSTANT text[] := '{schema_migration,release_object}';
     doors CONSTANT text[] := '{message_published,message_changed,message_archived}';
     views CONSTANT text[] := '{session_reach,queue_overview,message_overview,dispatch_overview,archive_overview,result_count}';
-    -- In an expression, next to the immutable ones.
+    -- Expressions may call these functions although they are not immutable.
     calls CONSTANT text[] := '{timestamptz_pl_interval,date_trunc,gen_random_uuid,current_setting,pg_current_xact_id,nextval,clock_timestamp,pg_column_size}';
     thing record;
 BEGIN
@@ -76,7 +76,7 @@ BEGIN
            FROM pg_proc p
           WHERE p.pronamespace = 'messages'::regnamespace
             AND EXISTS (SELECT FROM pg_proc other WHERE other.pronamespace = p.pronamespace AND other.proname = p.proname AND other.oid <> p.oid)
-          -- Not the one that this transaction made; else the younger.
+          -- Name the function that this transaction did not make; if it made neither, the younger one.
           ORDER BY p.proname, age(p.xmin) <= 0, age(p.xmin))
         LIMIT 1
     LOOP

@@ -5,4 +5,4 @@ AS $$
     ON CONFLICT (only_row) DO UPDATE SET cron_at = excluded.cron_at, cron_role = excluded.cron_role
 $$;
 COMMENT ON FUNCTION messages.expect_cron(text) IS
-    'Records that pg_cron was given the upkeep, as this login, and so has three minutes to begin; NULL: that it no longer has it.';
+    'Records that pg_cron was given the upkeep, as this login, and so has three minutes to begin; NULL records that pg_cron no longer has it.';

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.upkeep_mode() RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN EXISTS (SELECT FROM messages.upkeep_run u WHERE u.cron_at > clock_timestamp() - interval '3 minutes')
-                 -- One that fails is late whoever runs it.
+                 -- A schedule that fails is late, whoever runs it.
                  AND NOT EXISTS (
                     SELECT FROM messages.schedule s
                      WHERE NOT s.paused AND s.last_error IS NULL AND s.checked_until < clock_timestamp() - interval '3 minutes'

@@ -51,4 +51,4 @@ BEGIN
     RETURN done;
 END $$;
 COMMENT ON FUNCTION messages.publish_partition(text, text, jsonb, text, interval) IS
-    'Publishes one partition of a run, {partition, attempt, rows}, from its stage, notes it with the run, and empties the stage, all or none. A partition that was published before, or of a run that has finished, publishes nothing and returns repeated. PQ004: the run was not begun, or the partition had another number of rows; PQ012: rows are missing; PQ016: a transaction that publishes it waits for this one; other errors as in publish.';
+    'Publishes one partition of a run, {partition, attempt, rows}, from its stage, records it with the run, and empties the stage, all or none. A partition that was published before, or of a run that has finished, publishes nothing and returns repeated. PQ004: the run was not begun, or the partition had another number of rows; PQ012: rows are missing; PQ016: a transaction that publishes it waits for this one; other errors as in publish.';
