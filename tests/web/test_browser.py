@@ -151,7 +151,7 @@ def test_moments_are_in_the_time_zone_of_airflow_or_else_of_the_browser(
                     assert datetime.fromisoformat(said) == datetime.fromisoformat(iso)
                     assert datetime.fromisoformat(said).astimezone(ZoneInfo(zone)).isoformat(sep=" ") == said
                     assert title == f"{iso[:19].replace('T', ' ')} UTC"
-                assert f"time zone {zone}" in tab.value("document.body.innerText")
+                assert f"Times are in {zone}" in tab.value("document.body.innerText")
                 assert " UTC" not in tab.value("document.getElementById('live').innerText")
             # What is written into a form is of that zone, and comes back so.
             tab.open(f"{address}/queues/orders/requeue?since=2026-01-31T18:00")
