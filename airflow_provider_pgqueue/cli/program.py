@@ -37,7 +37,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dismiss": ("dead_messages", "Dismiss dead messages: nothing more is done about them."),
     "cancel": ("cancel", "Archive messages of a queue as cancelled."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
-    "export": ("export", "Export the archive to Parquet, by partitions whose time is over."),
+    "export": ("export", "Export the completed partitions of the archive to Parquet."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),
     "audit": ("audit", "Show what was done to the queues by hand, and by whom, newest first."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),

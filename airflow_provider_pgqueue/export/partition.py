@@ -30,7 +30,7 @@ _VERSION: Final = sql.SQL("count(*), coalesce(bit_xor(hashtidextended(a.ctid, a.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition of the archive whose time is over, as it was when it was looked at."""
+    """A completed partition of the archive, as it was when it was read."""
 
     name: str
     oid: int
