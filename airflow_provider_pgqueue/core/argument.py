@@ -65,7 +65,7 @@ def a_type(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    # A log takes no lone surrogate.
+    # A log cannot write a lone surrogate.
     text = repr(value).encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
@@ -288,7 +288,7 @@ def function(value: Any) -> str | None:
     except SyntaxError as error:
         return f"Line {error.lineno} of module {module!r} is not valid Python ({error.msg})."
     except (Exception, SystemExit) as error:
-        # Whatever the packages around it do when they are imported.
+        # Importing the packages around it may raise anything.
         return f"The module cannot be found ({type(error).__name__}). Check its spelling and PYTHONPATH."
     return None if found else f"Module {module!r} has no {first!r}. Check its spelling."
 

@@ -84,7 +84,7 @@ class Statement(Generic[T]):
         """The arguments that are not left to the default of the function; InvalidArgument for a naive time."""
         for name, value in self.arguments.items():
             if isinstance(value, date) and not is_zoned(value):
-                # Each session would read it in its own time zone.
+                # Each session would read a time without a zone in its own time zone.
                 raise InvalidArgument(f"{name} is {value!r}", ZONED)
         return {
             name: len(value) if _is_all_null(value) else value
@@ -99,7 +99,7 @@ def is_zoned(value: Any) -> bool:
 
 
 def _placeholder(name: str, value: Any, type_: str | None) -> str:
-    # In the text of an array, the setting array_nulls decides whether NULL is NULL; behind a pooler nobody can pin it.
+    # The setting array_nulls decides whether NULL in the text of an array is NULL; behind a pooler we cannot pin it.
     # So texts go in binary, and nothing but NULL, of which the driver always makes text, as its number.
     if _is_all_null(value):
         return f"pg_catalog.array_fill(NULL::{(type_ or 'text[]').removesuffix('[]')}, ARRAY[%({name})s::integer])"
@@ -160,7 +160,7 @@ def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
     if not _is_running(conn):
         return []
     results: list[PGresult] = []
-    # Whoever waits for it finds the statement of another thread ended, and has nothing to cancel.
+    # A thread that waits for the lock may find that the other statement has ended: then there is nothing to cancel.
     with conn.lock:
         try:
             if _is_running(conn):

@@ -69,7 +69,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
                     continue
                 conn.execute(script.text.encode())
                 if script.path == "guard.sql":
-                    # Not before: this reads a table that others may write.
+                    # Only after the guard: this reads a table that others may write.
                     found = _applied(conn)
                 elif script.version is not None:
                     conn.execute(query("install/record_migration"), [script.version, script.name])

@@ -90,7 +90,7 @@ PLAIN: Final = Success()  # what most handlers mean, made once
 
 def is_plain(outcome: Outcome | None) -> bool:
     """Return whether it is a success without details and output."""
-    # Not by ==, which an output may answer in its own way.
+    # Compared by identity, because the == of an output may do anything.
     return outcome is None or (isinstance(outcome, Success) and outcome.details is None and outcome.output is None)
 
 

@@ -106,7 +106,7 @@ class Worker:
                     # Check after each reconnection, because the schema may have been upgraded meanwhile.
                     with (
                         connect(self.conninfo, check_schema=True, application_name="pgqueue worker") as conn,
-                        # One for all drains: to start its thread takes a tenth of the time from a ring to the handler.
+                        # All drains share one, because starting its thread delays the first message.
                         closing(Renewal()) as renewal,
                     ):
                         self._finish_lease(conn)
@@ -147,7 +147,7 @@ class Worker:
                 # A queue that rings a thousand times a second costs the consumers of others a hundred leases. Not after
                 # the first: that ring may have been for what the drain before it took already.
                 self._told_to_stop.wait(_AFTER_NOTHING)
-            # What rang during the work leads to another look.
+            # A ring during the work leads to another look.
             self._doorbell.wait(self.poll_interval)
 
     def _finish_lease(self, conn: psycopg.Connection[Any]) -> None:
@@ -155,7 +155,7 @@ class Worker:
         if self._lease is not None and (held := self._lease.held):
             lease = self._lease
             lease.give_back(conn)
-            # What it was given without an outcome stays leased: that has to end by itself.
+            # Messages that the handler got and that have no outcome stay leased until the lease ends by itself.
             lost = lease.lost.union(message.id for message in lease.held)
             for message in held:
                 outcome = lease.handled.get(message.id)
@@ -180,7 +180,7 @@ class Worker:
         self._lease = lease
 
     def _note_success(self, counts: Counter[str]) -> None:
-        # Not when it connects: a server that takes connections but refuses to write deserves the pauses too.
+        # Not reset when it connects: a server that accepts connections but refuses to write deserves the pauses too.
         self._failures = 0
 
     @contextmanager
@@ -215,7 +215,7 @@ class Worker:
             loop.close()
 
     async def _listen(self) -> None:
-        # What rings may be for another queue. But to ask first would cost a round trip more than to lease at once.
+        # The ring may be for another queue. But asking first would cost one more round trip than leasing at once.
         listener = Listener(
             self._connect_listener, self._look, poll_interval=self.poll_interval, on_ring=self._doorbell.ring
         )

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _SHORTEST: Final = 5.0  # seconds that a watcher waits after a failure; doubles up to
 _LONGEST: Final = 300.0
 _DAY: Final = 86_400.0
-# Airflow fails now and then a task that resumes within some six seconds after it deferred: until it has recorded that
+# Airflow sometimes fails a task that resumes within some six seconds after it deferred: until it has recorded that
 # the worker ended, it takes the end of that for the end of the task.
 SAFE_TO_RESUME: Final = 8.0
 

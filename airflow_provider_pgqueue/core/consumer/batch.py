@@ -79,7 +79,7 @@ class Settler:
 
     def settle_when_due(self) -> None:
         """Settle what is gathered if that was last done a second ago."""
-        # What may be taken back soon is not settled yet.
+        # Outcomes that may be taken back soon are not settled yet.
         if time.monotonic() >= self._due and not self.breaker.suspects:
             self.settle()
             self._due = time.monotonic() + _SETTLE_EVERY
@@ -90,7 +90,7 @@ class Settler:
         if not lease.handled:
             return
         lease.finish(lease.handled)
-        # Not before: after an error it is tried again.
+        # Cleared only now: after an error it is tried again.
         counted = self._count()
         for id_ in sorted(lease.unkept & counted):
             self.breaker.note_unkept(id_, attempts=lease.attempt(id_))
@@ -151,7 +151,7 @@ class Batch(Settler):
             if following is None:
                 self._release_rest()
         except BaseException as error:
-            # Those that nobody began must not pay for it, and none must if the reason is not in these messages.
+            # Messages that nobody began must not lose an attempt, and none must if the reason is not in these messages.
             blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
             self.wind_up(error, begun=() if blameless else self.lease.in_hand)
             raise
@@ -190,7 +190,7 @@ class Batch(Settler):
         readable = []
         for message in self.lease.messages:
             if isinstance(message.body, Unreadable) or isinstance(message.headers, Unreadable):
-                # Not the breaker's: no handler saw it.
+                # The breaker does not count it, because no handler saw it.
                 self.gather(message.id, Rejected(f"Python cannot read its JSON: {message.unreadable}"))
             else:
                 readable.append(message)
@@ -199,7 +199,7 @@ class Batch(Settler):
     def _each(self, handle: Handler, messages: list[Message], stop: Callable[[], bool]) -> None:
         lease, caller = self.lease, self.caller
         for message in messages:
-            # Before the question: whoever stops the loop in between must not take it for a message that nobody began.
+            # Set first: if the loop is stopped in between, the message must not count as one that nobody began.
             lease.in_hand = {message.id}
             if stop():
                 lease.in_hand = set()
@@ -233,7 +233,7 @@ class Batch(Settler):
             self.lease.in_hand = set()
             return
         self._began_all = True
-        # A list of its own: a handler may empty it as it goes.
+        # The handler gets a list of its own, because it may empty it.
         given = messages.copy()
         outcomes: Mapping[int, Outcome | None] | None = None
         invalid: InvalidOutcome | None = None
@@ -262,7 +262,7 @@ class Batch(Settler):
             if not isinstance(error, Exception):
                 raise
         if invalid is not None:
-            # Nobody knows which message it is: no attempt of any, but those behind them come first next time.
+            # Nobody knows which message is to blame: none loses an attempt, but others come first next time.
             for message in messages:
                 self.gather(message.id, Retry(details=str(invalid), count_attempt=False))
             raise invalid
@@ -291,12 +291,12 @@ class Batch(Settler):
 
     def _end_transaction(self) -> bool:
         conn, lease = self._conn, self.lease
-        # As _is_idle, without a call for each message.
+        # The same as _is_idle, without a call for each message.
         if conn is None or (conn.pgconn.transaction_status == _IDLE and conn.autocommit and not lease.in_doubt):
             return False
         left_open = lease.end_transaction()
         if lease.in_doubt:
-            # Before anything is settled or begun: what a rollback of the handler has cost.
+            # A rollback of the handler may have undone renewals: find out before anything is settled or begun.
             lease.renew()
         return left_open
 

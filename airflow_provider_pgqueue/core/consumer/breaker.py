@@ -110,7 +110,7 @@ class Breaker:
             for id_ in ids[-looks_back:]:
                 self._replace(id_, None)
             return
-        # No failure is remembered, so that nothing is counted back.
+        # No failure is remembered, so nothing has to be subtracted.
         self._seen.update(dict.fromkeys(ids[-looks_back:]))
         self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - looks_back), None))
 

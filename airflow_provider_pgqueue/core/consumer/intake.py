@@ -74,7 +74,7 @@ class Intake:
         """The policy of the queue, at most ten seconds old, with what this consumer says otherwise."""
         now = time.monotonic()
         if self._policy is None or now >= self._policy_ends:
-            # Not with the cursor that has what was leased last.
+            # Another cursor, because the usual one has the rows that were leased last.
             cursor = psycopg.RawCursor(self.conn, row_factory=tuple_row)
             ((lease_for, handler_timeout, counts_leases),) = self._fetch("lease_policy", [self._queue_name], cursor)
             self._policy, self._policy_ends = (
@@ -141,7 +141,7 @@ class Intake:
             try:
                 run(self.conn, release(lock_token, ids, count_attempt=False))
             except (PgQueueError, psycopg.Error) as failed:
-                # The error before matters more.
+                # The earlier error matters more.
                 log.warning("could not release %s (%s)", quantity(len(ids)), type(failed).__name__)
 
     def _wanted(self, max_messages: int) -> list[Any]:
@@ -173,7 +173,7 @@ def _messages(rows: list[tuple[Any, ...]], read_all: Callable[[list[str]], list[
         return []
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
     headers = columns[_HEADERS]
-    # All in one call, which costs less than one for each message.
+    # One call for all costs less than a call for each message.
     values = iter(read_all([*columns[_BODY], *(text for text in headers if text is not None)]))
     columns[_BODY] = list(islice(values, len(rows)))
     columns[_HEADERS] = [None if text is None else next(values) for text in headers]

@@ -177,13 +177,13 @@ class Lease(Held, Sequence[Message]):
         What settles messages would be part of it, and be undone with it.
         """
         conn = self._conn
-        # Not during a renewal, which behind a pooler has a transaction of its own.
+        # Wait for a renewal, which behind a pooler has a transaction of its own.
         with self._calling:
             end_statement(conn)
             open_ = conn.pgconn.transaction_status in OPEN
             if not open_ and (conn.autocommit or conn.closed):
                 return False
-            # On a broken connection whoever uses it next finds out.
+            # If the connection is broken, its next use finds out.
             with suppress(psycopg.Error):
                 conn.rollback()
                 conn.autocommit = True
@@ -224,7 +224,7 @@ class Lease(Held, Sequence[Message]):
             except (PgQueueError, psycopg.Error):
                 if self._conn.closed:
                     raise
-                # What refused it, such as an outcome or a queue that is paused now, shows in a call of its own.
+                # The reason, such as an outcome or a queue that is paused now, shows in a call of its own.
                 return None
             if exchanged is None:
                 return None

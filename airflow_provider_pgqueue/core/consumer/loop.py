@@ -158,7 +158,7 @@ class Consumer:
                         on_batch(counts)
                         said = self._say(counts, said)
             except BaseException:
-                # Without an attempt: what was leased and nobody holds yet.
+                # Messages that were leased and that nobody holds yet go back without an attempt.
                 intake.give_back()
                 raise
 
@@ -166,7 +166,7 @@ class Consumer:
         self, messages: list[Message], intake: Intake, renewal: Renewal, on_lease: Callable[[Lease], None]
     ) -> tuple[Lease, timedelta | None]:
         """Return the lease of messages that nobody has begun, and how long the handler may take for each."""
-        # Not before there is a message: most looks of a worker find none.
+        # Only when there is a message, because most looks of a worker find none.
         policy = intake.policy
         lease = Lease(intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by)
         on_lease(lease)

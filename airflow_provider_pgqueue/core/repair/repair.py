@@ -173,7 +173,7 @@ def repair_by(
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Run a repair whose messages `work` repairs, in this process or in many; return the summary of `Repair.run`."""
-    # What is wrong with them is an error now, not in each task, and of no message.
+    # Load both now: a mistake in them is an error of the run, and not of each task or message.
     function, validator = repair.function, load_validator(repair.validator)
     check_call(load_function(function) if isinstance(function, str) else function, "a dead message")
     check_call(validator, "a body")
@@ -267,7 +267,7 @@ def _ids(repair: Repair, connect: Connect) -> list[int]:
                 since=repair.since,
                 until=repair.until,
                 max_messages=most,
-                # What it would leave must not use up the limit: the same messages are the oldest in each run.
+                # Messages that it would leave must not use up the limit, because they are the oldest in each run.
                 max_requeues=None if most is None else repair.max_requeues,
             ),
         )

@@ -21,7 +21,7 @@ def search_archive(
     archived_to: datetime | None = None,
     max_messages: int = 100,
 ) -> Statement[list[ArchivedMessage]]:
-    """Find archived messages, newest first, without their bodies. BeforeArchive: it does not go back so far."""
+    """Find archived messages, newest first, without their bodies. BeforeArchive: it does not go back that far."""
     return Statement("search_archive", dict(locals()), list_of(ArchivedMessage))
 
 

@@ -154,7 +154,7 @@ def dismiss_dead(
     remedied_by: str | None = None,
     **which: Unpack[DeadFilter],
 ) -> Statement[list[int]]:
-    """Dismiss dead messages in one call, and return their ids. Without a queue it is as `lease_dead`."""
+    """Dismiss dead messages in one call, and return their ids. Without a queue the rule of `lease_dead` holds."""
     return Statement("dismiss_dead", _prepared(dict(locals())), ids_of, _TYPES)
 
 

@@ -72,7 +72,7 @@ def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
 
 
 def overdue_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
-    """Return those of these open dispatches that nobody has renewed for as long as their lease lasts."""
+    """Return the dispatches among these that nobody has renewed for as long as their lease lasts."""
     return Statement("overdue_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
 
 

@@ -22,7 +22,7 @@ def archive_partitions() -> Statement[list[Row]]:
 def closed_archive_partitions(
     *, older_than: timedelta = ZERO, names: Collection[str] | None = None
 ) -> Statement[list[Row]]:
-    """List the partitions whose time ended so long ago, or those with these names, with their sizes and columns."""
+    """List the partitions that were completed so long ago, or those with these names, with their sizes and columns."""
     return Statement("closed_archive_partitions", dict(locals()), list)
 
 

@@ -108,7 +108,7 @@ def ready_queues(
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
-    """Return those of these names for which one would wait in vain: unknown to the session, or of a paused queue."""
+    """Return the names among these for which one would wait in vain: unknown to the session, or of a paused queue."""
     return Statement(
         "closed_queues", {"queue_names": list(queue_names)}, list_of(ClosedQueue), {"queue_names": "text[]"}
     )
