@@ -203,7 +203,8 @@ def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool])
             if stopped is None and stop():
                 stopped = "told to stop"
             if stopped is not None or time.monotonic() >= say_at:
-                log.info("canary of %s: %s requeued, %s finished, %s died again", repair.remedied_by, *found.values())
+                text = "canary of %s: %s requeued, of which consumers finished %s, and %s died again"
+                log.info(text, repair.remedied_by, *found.values())
                 say_at += _SAYS_EVERY
             if stopped is not None:
                 counts = {"canary": {name: found[name] for name in ("requeued", "died_again")}}
