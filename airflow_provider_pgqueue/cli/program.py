@@ -22,7 +22,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "queues": ("queues", "List the queues and their policies; create, alter, drop, pause or resume one."),
     "publish": ("publish", "Publish JSON lines from a file or standard input."),
     "show": ("show", "Show everything recorded about one message, in the order of time."),
-    "search": ("show", "Find messages by reference, headers, result, cause and time, newest first."),
+    "search": ("show", "Find messages by state, reference, topic, headers, cause and time, newest first."),
     "peek": ("peek", "Show unfinished messages without leasing them."),
     "tail": ("tail", "Print messages as they are archived."),
     "stats": ("stats", "Show depth, ages and rates of each queue, once or live."),

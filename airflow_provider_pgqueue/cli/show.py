@@ -17,7 +17,9 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
-_RESULTS = click.Choice(["success", "failed", "rejected", "lock_expired", "expired", "cancelled"])
+_STATES = click.Choice(
+    ["ready", "delayed", "leased", "done", "dead", "success", "failed", "rejected", "lock_expired", "expired"]
+)
 _FOUND = ("id", "queue_name", "state", "at", "attempts", "worker", "reference", "cause", "error")
 
 
@@ -51,10 +53,11 @@ def _used(rows: Sequence[Row]) -> list[str]:
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as JSON or text; can be repeated."
 )
-@click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
+@click.option("--state", type=_STATES, help="Only messages in this state, or that ended so.")
 @click.option(
     "--cause", type=fingerprint, help="Only messages of this cause: a fingerprint that `pgqueue causes` prints."
 )
+@click.option("--topic", metavar="PATTERN", help="Only messages whose topic matches, such as 'orders.#'.")
 @time_options("messages published, or archived,")
 @number_option("messages")
 @shared_options
@@ -64,13 +67,14 @@ def search(
     queue: str | None,
     reference: str | None,
     headers: tuple[str, ...],
-    result: str | None,
+    state: str | None,
     cause: str | None,
+    topic: str | None,
     since: datetime | None,
     until: datetime | None,
     number: int,
 ) -> None:
-    """Find messages by reference, headers, result, cause and time, newest first.
+    """Find messages by state, reference, topic, headers, cause and time, newest first.
 
     Finds unfinished messages and archived ones. Bodies are not shown.
     """
@@ -79,8 +83,9 @@ def search(
             queue,
             reference=reference,
             headers=dict(map(_header, headers)) if headers else None,
-            result=result,
+            state=state,
             fingerprint=cause,
+            topic=topic,
             since=since,
             until=until,
             max_messages=number,

@@ -82,6 +82,7 @@ def _environment() -> Environment:
         "pretty": pretty,
         "shown": shown,
         "task": lambda name: task_of(name) if name else None,
+        "combine": lambda given, more: {**given, **more},
         "segment": lambda text: quote(str(text), safe=""),
         "query": lambda given: urlencode({key: value for key, value in given.items() if value not in (None, "")}),
         "series": lambda given: json.dumps(given, separators=(",", ":")),

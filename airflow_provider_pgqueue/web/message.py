@@ -62,7 +62,7 @@ def _find(site: Site, id: int, bodies: bool) -> dict[str, Any]:
 
 def _inside(site: Site, id: int) -> Row | Refused | None:
     with site.reading() as conn:
-        rows = part(conn, lambda: rows_of(conn, "body_of_message", id=id, longest=_LONGEST))
+        rows = part(conn, lambda: rows_of(conn, "bodies", ids=[id], longest=_LONGEST, largest=2**30))
     return rows if isinstance(rows, Refused) else next(iter(rows), None)
 
 

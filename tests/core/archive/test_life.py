@@ -87,6 +87,15 @@ def test_workers_are_who_holds_leases_and_who_finished_something(conn: Connectio
         run(conn, verbs.workers(period=timedelta(0)))
 
 
+def test_workers_are_counted_up_to_a_number_of_leases(conn: Connection, queue: Queue) -> None:
+    """Of a thousand queues a hundred leases each, however many messages one call leased."""
+    run(conn, verbs.publish_batch(queue("orders"), list(range(300))))
+    conn.execute("INSERT INTO messages.queue (queue_name) SELECT 'q' || n FROM generate_series(1, 1000) n")
+    run(conn, verbs.lease("orders", max_messages=300, locked_by="packer"))
+    assert [row["leased"] for row in run(conn, verbs.workers())] == [100]
+    assert [row["leased"] for row in run(conn, verbs.workers("orders"))] == [300]
+
+
 def test_causes_have_a_trend_a_text_and_samples(conn: Connection, queue: Queue) -> None:
     queue("orders", max_attempts=1)
     for details, number in (("order 17 of 'ann' has no stock", 3), ("no such shop", 1)):

@@ -66,9 +66,9 @@ def test_search_finds_by_what_is_known_of_a_message(pgqueue: Pgqueue, conn: Conn
     assert sorted(found("orders")) == ["failed", "failed", "leased", "ready", "ready"]
     assert found("--reference", "b") == ["ready"]
     assert sorted(found("--header", "shop=7")) == ["leased", "ready", "ready"]
-    assert found("--header", 'shop="7"') == found("--reference", "none") == found("--result", "success") == []
-    assert found("--result", "failed", "-n", "1") == ["failed"]
-    (cause, _) = [row["cause"] for row in pgqueue("search", "--result", "failed", "--json").json["messages"]]
+    assert found("--header", 'shop="7"') == found("--reference", "none") == found("--state", "success") == []
+    assert found("--state", "failed", "-n", "1") == ["failed"]
+    (cause, _) = [row["cause"] for row in pgqueue("search", "--state", "failed", "--json").json["messages"]]
     assert found("--cause", cause) == ["failed"]
     assert found("--until", "1h") == []
     assert len(found("--since", "1h")) == 5
@@ -84,7 +84,7 @@ def test_a_single_message_or_a_cause_is_requeued_or_dismissed(pgqueue: Pgqueue, 
     assert (looked["would_requeue"], looked["waiting"], len(dead(conn))) == (1, {"failed": 1}, 2)
     done = pgqueue("requeue", "--id", str(first), "--json").json
     assert [message["id"] for message in done["messages"]] == [first]
-    (cause,) = [row["cause"] for row in pgqueue("search", "--result", "failed", "-n", "1", "--json").json["messages"]]
+    (cause,) = [row["cause"] for row in pgqueue("search", "--state", "failed", "-n", "1", "--json").json["messages"]]
     looked = pgqueue("dismiss", "--cause", cause, "--reason", "known", "--dry-run", "--json").json
     assert (looked["would_dismiss"], len(dead(conn))) == (1, 1)
     refused = pgqueue("dismiss", "--cause", cause, "--reason", "known")
