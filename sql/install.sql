@@ -118,6 +118,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/dead_queues.sql
 \ir functions/dead/dead_causes.sql
 \ir functions/dead/dead_trend.sql
+\ir functions/dead/retried_causes.sql
 \ir functions/dead/remedies.sql
 \ir functions/dead/count_remedies.sql
 \ir functions/dead/requeued_results.sql

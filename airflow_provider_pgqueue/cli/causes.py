@@ -11,6 +11,7 @@ from airflow_provider_pgqueue.cli.duration import ago, duration
 from airflow_provider_pgqueue.cli.output import number_option, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.sparkline import sparkline
+from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.repair.repair import is_fingerprint
@@ -35,12 +36,21 @@ def fingerprint(text: str) -> str:
 def causes(settings: Settings, queue: str | None, since: datetime, step: timedelta, number: int) -> None:
     """Show the causes of death of messages, how many died in each step of time, and the trend.
 
-    The numbers are those that the upkeep recorded. `waiting` counts the messages that are without a remedy now.
+    The numbers are those that the upkeep recorded. `waiting` counts the messages that are without a remedy now. Causes
+    with the result `retried` are those of messages that have failed and wait for another attempt.
     Requeue or dismiss the messages of a cause with `pgqueue requeue --cause` and `pgqueue dismiss --cause`.
     """
     with connected(settings) as conn:
         found = run(conn, verbs.dead_trend(queue, since=since, step=step, max_causes=number))
+        retried = run(conn, verbs.retried_causes(queue, since=since, max_causes=number))
     rows = [{**row, "cause": row["fingerprint"]} for row in found]
+    rows += [
+        {**dict.fromkeys(rows[0] if rows else _SHOWN), **row, "result": "retried", "series": [], "died": 0}
+        | {"cause": row["fingerprint"], "pattern": row["example"]}
+        for row in retried
+    ]
     if not settings.as_json:
         rows = [{**row, "deaths": sparkline(row["series"][-30:])} for row in rows]
     show_rows(settings, "causes", rows, _SHOWN)
+    if not found and not settings.as_json:
+        say("`pgqueue dead` also counts what died since the last upkeep, or earlier.")

@@ -167,10 +167,13 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
     results = which.results or (_RESULTS if which.named else ("failed", "lock_expired"))
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
+        left: Counter[str] = (
+            Counter() if which.results else which.waiting(conn, [one for one in _RESULTS if one not in results])
+        )
         if dry_run:
             would = which.count(conn, results, max_requeues=max_requeues, max_messages=which.max_messages)
-            found = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting}
-            show(settings, found, f"would requeue {_what(would, waiting, which)}.")
+            looked = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting, "left_out": left}
+            show(settings, looked, f"would requeue {_what(would, waiting, which)}{_left(left)}.")
             return
         given = {
             "results": results,
@@ -182,10 +185,11 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
         requeued = which.in_parts(lambda size: run(conn, verbs.requeue_dead(which.queue, max_messages=size, **given)))
         remaining = which.remaining(conn, len(requeued), results, max_requeues=max_requeues)
     done = records(requeued)
+    found: dict[str, Any] = {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done}
     show_done(
         settings,
-        {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done},
-        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}.",
+        found | {"left_out": left},
+        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}{_left(left)}.",
     )
 
 
@@ -233,6 +237,10 @@ def _what(number: int, waiting: Counter[str], which: Which) -> str:
         return f"the oldest {number:,} of {quantity(whole)} of {which}: {by_result}"
     none = which.causes and f"no message without a remedy has the fingerprint {' or '.join(which.causes)}"
     return f"{quantity(number)} of {which}: {by_result or none or 'none are waiting without a lease'}"
+
+
+def _left(left: Counter[str]) -> str:
+    return "".join(f"; {number:,} {result} left out: add --result {result}" for result, number in left.items())
 
 
 def _rest(remaining: int) -> str:

@@ -73,6 +73,7 @@ def _find(site: Site, name: str | None, wanted: Mapping[str, Any], bodies: bool)
             "rows": rows,
             "bodies": {} if isinstance(rows, Refused) or not bodies else _bodies(conn, rows),
             "more": not isinstance(rows, Refused) and len(rows) >= _PER_PAGE,
+            "further": part(conn, lambda: _further(conn, wanted, rows)),
         }
 
 
@@ -84,6 +85,15 @@ def _rows(conn: psycopg.Connection[Any], name: str | None, wanted: Mapping[str, 
         by_id = run(conn, verbs.search_messages(message_id=int(words)))
     rows = run(conn, verbs.search_messages(name, max_messages=_PER_PAGE, **wanted))
     return by_id + [row for row in rows if row["id"] not in {one["id"] for one in by_id}]
+
+
+def _further(conn: psycopg.Connection[Any], wanted: Mapping[str, Any], rows: list[Row] | Refused) -> int | None:
+    """Return after which id a list of what is done goes on that looked at all it may and found too few."""
+    found = any(wanted[name] for name in ("reference", "fingerprint", "since", "until"))
+    if isinstance(rows, Refused) or len(rows) >= _PER_PAGE or wanted["state"] != "done" or found:
+        return None
+    last = rows_of(conn, "looked_back_to", after_id=wanted["after_id"])
+    return last[0]["id"] if last else None
 
 
 def _bodies(conn: psycopg.Connection[Any], rows: list[Row]) -> dict[int, str]:

@@ -296,6 +296,28 @@ COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work ha
 COMMENT ON COLUMN messages.dead_message.group_key IS 'Its group, which waits for the remedy if on_dead_head of the queue is block.';
 COMMENT ON COLUMN messages.dead_message.dispatch_id IS 'The run that remedies it, or that succeeded and left it dead; NULL if there was none, or it failed or was lost.';
 
+CREATE TABLE messages.failed_attempt (
+    message_id  bigint      NOT NULL,
+    attempt     smallint    NOT NULL,
+    queue_name  text        NOT NULL,
+    leased_at   timestamptz,
+    failed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    handled_by  text,
+    fingerprint text        NOT NULL,
+    failure     jsonb       NOT NULL,
+    PRIMARY KEY (message_id, attempt)
+);
+CREATE INDEX failed_attempt_failed_at_idx ON messages.failed_attempt (failed_at);
+COMMENT ON TABLE messages.failed_attempt IS 'Attempts that failed and are or were followed by another, but for those whose lease ended. Kept for 30 days.';
+COMMENT ON COLUMN messages.failed_attempt.message_id IS 'The message.';
+COMMENT ON COLUMN messages.failed_attempt.attempt IS 'Which of its attempts.';
+COMMENT ON COLUMN messages.failed_attempt.queue_name IS 'The queue of the message.';
+COMMENT ON COLUMN messages.failed_attempt.leased_at IS 'When it was leased.';
+COMMENT ON COLUMN messages.failed_attempt.failed_at IS 'When it was given back.';
+COMMENT ON COLUMN messages.failed_attempt.handled_by IS 'Who held the lease.';
+COMMENT ON COLUMN messages.failed_attempt.fingerprint IS 'The cause that the message would have died of.';
+COMMENT ON COLUMN messages.failed_attempt.failure IS 'As in the archive: error, message, traceback.';
+
 CREATE TABLE messages.named_lease (
     lease_name text        NOT NULL,
     queue_name text        NOT NULL,

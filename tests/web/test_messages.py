@@ -69,6 +69,23 @@ def test_all_messages_of_a_cause_are_reached_from_its_row(browse: Browse, ids: d
     assert found == ids["dead"][::-1]
 
 
+def test_a_quiet_queue_is_found_behind_a_busy_one(
+    browse: Browse, conn: Connection, ids: dict[str, list[int]], queue: Callable[..., str]
+) -> None:
+    queue("busy")
+    conn.execute(
+        "INSERT INTO messages.archive_rows (queue_name, message, created_at, archived_at, result)"
+        " SELECT 'busy', '{}', now(), now(), 'success' FROM generate_series(1, 100000) n"
+    )
+    client = browse()
+    page = client.get(f"{LIST}?state=done").text
+    assert listed(page) == []
+    (further,) = re.findall(r'id="further"[^>]* href="([^"]+)"', page)
+    page = client.get(html.unescape(further)).text
+    assert listed(page) == ids["done"][::-1]
+    assert 'id="further"' not in page
+
+
 def test_bodies_are_shown_to_whoever_may_see_them(browse: Browse, ids: dict[str, list[int]]) -> None:
     assert "secret" in browse(may_act=True).get(f"{LIST}?state=ready").text
     assert "secret" not in browse().get(f"{LIST}?state=ready").text
@@ -100,6 +117,30 @@ def test_what_the_history_does_not_know_is_not_zero(
     for path in ("/queues/orders", "/"):
         assert "unknown: the history is behind" in client.get(path).text
     assert ">nothing<" not in client.get("/").text
+
+
+def test_every_attempt_is_on_the_page_of_a_message_with_the_frames_of_the_handler_first(
+    browse: Browse, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders", max_attempts=3)
+    id_ = run(conn, verbs.publish("orders", 1))
+    library = '  File "/usr/lib/python3.11/json/decoder.py", line 337, in decode\n    raise error\n'
+    own = '  File "/srv/shop.py", line 12, in pack\n    take(stock)\n'
+    for number in range(2):
+        failure = {"error": f"Error{number}", "message": "CANARY", "traceback": f"{own}{library}Error{number}: CANARY"}
+        (held,) = run(conn, verbs.lease("orders"))
+        run(conn, verbs.release(held.lock_token, [id_], failure=failure))
+    page = html.unescape(browse(may_act=True).get(f"/messages/{id_}").text)
+    assert page.count("attempt failed") == 2
+    for number in range(2):
+        first, _, whole = page.partition(f'id="traceback-{number + 1}"')
+        assert f"{own}Error{number}: CANARY" in first
+        assert library in whole
+    page = browse().get(f"/messages/{id_}").text
+    assert page.count("attempt failed") == 2
+    assert "Error1" in page
+    assert "CANARY" not in page
+    assert "shop.py" not in page
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ class Breaker:
         mark = None if failure is None else _fingerprint(failure)
         if failure is not None:
             # Without its text, which may quote the body.
-            text = "message %s of queue %s failed with %s"
-            self._warnings.add(mark, text, id_, self._queue_name, _name(failure))
+            text = "message %s of queue %s failed with %s; its text: pgqueue show %s --traceback"
+            self._warnings.add(mark, text, id_, self._queue_name, _name(failure), id_)
         if not self._first or (failure is not None and attempts > 1):
             return
         self._replace(id_, mark)

@@ -32,6 +32,7 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     requeue,
     requeue_dead,
     requeued_results,
+    retried_causes,
 )
 from airflow_provider_pgqueue.core.verbs.dispatch import (
     dispatch_dead,
@@ -234,6 +235,7 @@ __all__ = [
     "requeued_results",
     "resume_queue",
     "resume_schedule",
+    "retried_causes",
     "revoke_queue",
     "route_topic",
     "run_archived",

@@ -158,6 +158,13 @@ def dismiss_dead(
     return Statement("dismiss_dead", _prepared(dict(locals())), ids_of, _TYPES)
 
 
+def retried_causes(
+    queue_name: str | None = None, *, since: datetime | None = None, max_causes: int = 100
+) -> Statement[list[Row]]:
+    """Return why attempts of messages failed that are not finished yet, most messages first; since a day ago."""
+    return Statement("retried_causes", dict(locals()), _named)
+
+
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
     """Return the causes of dead messages without a remedy, most frequent first."""
     return Statement("dead_causes", dict(locals()), _causes)
@@ -172,10 +179,10 @@ def dead_trend(
     max_causes: int = 100,
 ) -> Statement[list[Row]]:
     """Return the causes of death, most deaths first, with the number in each step; by default those of a day."""
-    return Statement("dead_trend", dict(locals()), _trends)
+    return Statement("dead_trend", dict(locals()), _named)
 
 
-def _trends(rows: list[Row]) -> list[Row]:
+def _named(rows: list[Row]) -> list[Row]:
     return [{"queue_name": row.pop("cause_queue"), **row} for row in rows]
 
 

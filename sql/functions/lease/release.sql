@@ -20,6 +20,14 @@ DECLARE
 BEGIN
     PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
     PERFORM messages.check_outcomes(NULL, NULL, release.failure);
+    IF error IS NOT NULL AND release.count_attempt IS NOT FALSE THEN
+        INSERT INTO messages.failed_attempt (message_id, attempt, queue_name, leased_at, handled_by, fingerprint, failure)
+        SELECT m.id, m.attempts, m.queue_name, m.leased_at, m.locked_by, messages.fingerprint('failed', release.details, release.failure),
+               coalesce(release.failure, jsonb_build_object('message', left(release.details, 4000)))
+          FROM messages.message_rows m JOIN messages.queue q ON q.queue_name = m.queue_name
+         WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp() AND m.attempts < q.max_attempts
+        ON CONFLICT DO NOTHING;
+    END IF;
     FOR released IN
         WITH freed AS (
             UPDATE messages.message_rows m
@@ -56,4 +64,4 @@ BEGIN
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error, and all of it as a failed attempt for 30 days. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure.';

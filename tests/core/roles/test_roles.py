@@ -67,6 +67,7 @@ VERBS = {
     "queue_rates": ("SELECT messages.queue_rates()", "consumer observer admin"),
     "queue_sparklines": ("SELECT messages.queue_sparklines('{orders}')", "consumer observer admin"),
     "message_life": ("SELECT messages.message_life(1)", "observer admin"),
+    "retried_causes": ("SELECT messages.retried_causes()", "consumer observer admin"),
     "alter_history": ("SELECT messages.alter_history(minutes_for => '3 days')", "admin"),
     "audit_log": ("SELECT messages.audit_log()", "observer admin"),
     "read audit": ("SELECT FROM messages.audit", ""),
