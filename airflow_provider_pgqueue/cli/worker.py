@@ -63,10 +63,10 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 @click.option(
     "--give-up-after",
     type=click.IntRange(0),
-    default=20,
+    default=100,
     show_default=True,
     help="Stop when the function fails with the same error on each of the first N messages, or later on nearly all "
-    "of the last 50 x N. 0 never stops.",
+    "of the last 10 x N. 0 never stops.",
 )
 @click.option(
     "--poll-interval",

@@ -104,8 +104,8 @@ class PgQueueConsumeOperator(WaitingTask):
         with the others. With a limit the function runs in a thread of its own. The default is that of the queue's
         policy.
     :param give_up_after: fail with HandlerBroken when the function fails with the same error on each of the first so
-        many messages, or on 95 % of the last 50 times as many; unfinished messages are given back without counting an
-        attempt. 0 or None never gives up.
+        many messages, or on 95 % of the last 10 times as many. What failed has used an attempt, and the rest is given
+        back without one. 0 or None never gives up.
     :param on_error: what becomes of a message whose function raises, by class of the exception; `Rejected`, `Failed` or
         `Retry(…)`, as for `core.Consumer`. Without a rule the message is delivered again after the queue's back-off.
     :param fail_on_failed: fail the task, after all messages are settled, if at least this many of them failed; a float
@@ -146,7 +146,7 @@ class PgQueueConsumeOperator(WaitingTask):
         max_messages: int | None = None,
         lease_for: timedelta | None = None,
         handler_timeout: timedelta | None = None,
-        give_up_after: int | None = 20,
+        give_up_after: int | None = 100,
         on_error: ErrorRules | None = None,
         fail_on_failed: float | None = 1.0,
         **kwargs: Unpack[WaitingArguments],

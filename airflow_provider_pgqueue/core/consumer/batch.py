@@ -6,14 +6,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgqueue.core.consumer.breaker import Breaker, failure_of
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
@@ -79,8 +79,7 @@ class Settler:
 
     def settle_when_due(self) -> None:
         """Settle what is gathered if that was last done a second ago."""
-        # What may be taken back soon is not settled yet.
-        if time.monotonic() >= self._due and not self.breaker.suspects:
+        if time.monotonic() >= self._due:
             self.settle()
             self._due = time.monotonic() + _SETTLE_EVERY
 
@@ -97,8 +96,6 @@ class Settler:
 
     def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
         """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
-        if isinstance(error, HandlerBroken):
-            self.lease.handled = {id_: _uncounted(outcome) for id_, outcome in self.lease.handled.items()}
         try:
             # What was handled has had its effect: it must not be delivered again because of what came after it, nor
             # because a first call failed, for example after lock_timeout.
@@ -140,8 +137,7 @@ class Batch(Settler):
     def work(self, intake: Intake, *, room: int, stop: Callable[[], bool]) -> list[Message] | None:
         """Handle all messages until `stop` returns True, settle them, and give back what nobody began.
 
-        Returns the next messages, up to `room`, if they could be leased in the same call, else None. When the handler
-        is broken, failures that are not settled yet become retries that do not count as attempts.
+        Returns the next messages, up to `room`, if they could be leased in the same call, else None.
         """
         self._conn = intake.conn if _is_idle(intake.conn) else None
         try:
@@ -323,13 +319,6 @@ class Batch(Settler):
 
 def _warn_of_lost(error: LeaseLost) -> None:
     log.warning("%s; they are delivered again", error.problem)
-
-
-def _uncounted(outcome: Outcome) -> Outcome:
-    """Return a failure as a retry that does not count, after a delay, so that the messages behind it come first."""
-    if not isinstance(outcome, Retry) or failure_of(outcome) is None:
-        return outcome
-    return replace(outcome, count_attempt=False)
 
 
 def _is_idle(conn: psycopg.Connection[Any]) -> bool:

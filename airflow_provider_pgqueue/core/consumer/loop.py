@@ -68,9 +68,8 @@ class Consumer:
     gives the rest back and raises HandlerBroken.
 
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
-    `give_up_after` messages, or on 95 % of the last 50 times as many; messages that failed before do not count. It
-    gives unfinished messages back without counting an attempt, including failed ones that it has not settled yet. 0 or
-    None never gives up.
+    `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
+    failed has used an attempt, and the rest is given back without one. 0 or None never gives up.
     """
 
     queue_name: str
@@ -79,7 +78,7 @@ class Consumer:
     batch_size: int = 100
     lease_for: timedelta | None = None
     handler_timeout: timedelta | None = None
-    give_up_after: int | None = 20
+    give_up_after: int | None = 100
     retry_delay: Callable[[int], timedelta] | None = None
     on_error: ErrorRules | None = None
     handled_by: str | None = None

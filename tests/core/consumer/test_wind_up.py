@@ -342,9 +342,9 @@ def test_a_batch_that_breaks_the_handler_keeps_its_successes(conn: Connection, q
 
     counts: Counter[str] = Counter()
     with pytest.raises(HandlerBroken):
-        Consumer(queue_name="orders", handle_batch=handle).drain(conn, counts=counts)
+        Consumer(queue_name="orders", handle_batch=handle, give_up_after=20).drain(conn, counts=counts)
     assert results(conn) == dict.fromkeys(range(20, 30), "success")
-    assert left(conn) == [(body, 0, False) for body in range(20)]
+    assert left(conn) == [(body, 1, False) for body in range(20)]
     assert counts == {"success": 10, "retried": 20}
 
 

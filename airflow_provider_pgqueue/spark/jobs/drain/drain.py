@@ -55,7 +55,7 @@ def drain(
     lease_for: timedelta | None = None,
     topic: str | None = None,
     max_messages: int | None = None,
-    give_up_after: int = 20,
+    give_up_after: int = 100,
 ) -> Summary:
     """Lease, handle and archive a large backlog in parallel.
 
@@ -76,8 +76,8 @@ def drain(
         policy of the queue.
     :param topic: Only messages whose topic matches this pattern.
     :param max_messages: Archive at most this many, over all tries of the run.
-    :param give_up_after: End when the function fails with the same error on this many messages at the start of a run,
-        or on 95 % of the last 50 times as many; the rest is given back without counting an attempt. Messages that
+    :param give_up_after: End when the function fails with the same error on this many messages at the start of a task,
+        or on 95 % of its last 10 times as many; the rest is given back without counting an attempt. Messages that
         failed before do not count. 0 never gives up.
     :raises HandlerBroken: for a function that keeps failing like that.
     :raises QueueNotFound: and QueuePaused.
