@@ -22,6 +22,7 @@ Rule = Callable[[Any], str | None]
 _RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _TOPIC: Final = re.compile(r"([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*")
+_LONGEST_KEY: Final = 255
 _LONGEST_SHOWN: Final = 100
 # These may hold what only the consumer of a message may read.
 _SECRET: Final = frozenset({"arguments", "headers", "message", "messages", "op_args", "op_kwargs", "parameters"})
@@ -87,6 +88,19 @@ def topic_pattern(value: Any) -> str | None:
     if isinstance(value, str) and len(value) <= 255 and _TOPIC.fullmatch(value):
         return None
     return "Use words, * for any word and # for any number of words, with single dots between; at most 255 characters."
+
+
+def topic(value: Any) -> str | None:
+    """Judge a topic, as `messages.check_topic` does."""
+    if isinstance(value, str) and topic_pattern(value) is None and not {"*", "#"}.intersection(value):
+        return None
+    return "Use words of letters, digits, _ and -, with single dots between; at most 255 characters."
+
+
+def key(value: Any) -> str | None:
+    """Judge a key of a message, as `messages.check_key` does."""
+    good = text(value) is None and len(value) <= _LONGEST_KEY
+    return None if good else f"Give a text of 1 to {_LONGEST_KEY} characters, without NUL and lone surrogates."
 
 
 def text(value: Any) -> str | None:

@@ -75,6 +75,8 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         "conf": optional(json_object),
         "lease_for": duration(timedelta(minutes=1), _LONGEST_LEASE),
     }
+    idle_without: ClassVar[Mapping[str, str]] = {**WaitingTask.idle_without, "group_by": "batch_size"}
+    awaited = "an end of runs, or messages of"
 
     def __init__(
         self,

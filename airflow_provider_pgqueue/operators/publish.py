@@ -136,6 +136,7 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {**PublishesBodies.rules, **COMPLETION_RULES, "wait_timeout": WAIT_TIMEOUT}
+    awaited = "the ends of its messages in"
     _one_key_for_all = False
     # For this header the database rings when the message is finished.
     _own_headers: ClassVar[Mapping[str, Any]] = {"awaited": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, text, texts, truth
+from airflow_provider_pgqueue.core.argument import Rule, check_names, json_object, optional, text, texts, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.spark import SparkArguments
@@ -47,6 +48,20 @@ def _arguments(value: Any) -> str | None:
     given = {str(name).replace("-", "_") for name in value}
     own = [f"Leave out {name}, and give the operator {instead}." for name, instead in _OWN.items() if name in given]
     return own[0] if own else None
+
+
+def _takes(pipeline: Any) -> list[str]:
+    """Return the arguments of a pipeline, by the text of its module, which would import Spark; none for no pipeline."""
+    for path in Path(__file__).parents[1].joinpath("spark", "jobs").rglob(f"{pipeline}.py") if pipeline else ():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name == pipeline:
+                return [one.arg for one in node.args.kwonlyargs]
+    return []
+
+
+def _pipeline(value: Any) -> str | None:
+    good = isinstance(value, str) and value.isidentifier() and "run_id" in _takes(value)
+    return None if good else "Give drain, export, repair, triage, replay or reconcile."
 
 
 def _names(value: Any) -> str | None:
@@ -82,7 +97,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     template_fields: Sequence[str] = ("arguments", "run_id", "pgqueue_conn_id", "conf", "py_files", "name")
     ui_color = "#f5e3d0"
     rules: ClassVar[Mapping[str, Rule]] = {
-        "pipeline": text,
+        "pipeline": _pipeline,
         "arguments": optional(_arguments),
         "run_id": text,
         "pgqueue_conn_id": text,
@@ -110,6 +125,13 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         self.fail_on = fail_on
         self.send_connection = send_connection
         self.check_written()
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written, those of the pipeline too."""
+        super().check_written()
+        if isinstance(self.arguments, Mapping):
+            given = [name.replace("-", "_") for name in self.arguments]
+            check_names(self.pipeline, given, [name for name in _takes(self.pipeline) if name not in _OWN])
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
         """Submit the pipeline unless its run had finished, wait for it, return what it recorded as its summary."""

@@ -24,6 +24,7 @@ class PgQueueMessageSensor(DoorbellSensor):
 
     template_fields: Sequence[str] = ("queue_name", "topic", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, **MESSAGE_RULES}
+    idle_without: ClassVar[Mapping[str, str]] = {"max_wait": "min_messages"}
 
     def __init__(
         self,

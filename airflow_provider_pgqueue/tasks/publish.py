@@ -18,10 +18,12 @@ from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
     json_object,
+    key,
     moment,
     one_of,
     optional,
     text,
+    topic,
     truth,
     whole,
 )
@@ -104,8 +106,8 @@ class PublishTask(QueueTask):
         "headers": optional(json_object),
         "origin": truth,
         "reference": optional(text),
-        "topic": optional(text),
-        "group_key": optional(text),
+        "topic": optional(topic),
+        "group_key": optional(key),
         "dedup_key": optional(text),
         "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
         "on_conflict": one_of("skip", "replace"),
@@ -170,6 +172,14 @@ class PublishTask(QueueTask):
         """Raise for arguments that contradict each other, or of which one would do nothing."""
         if self.dedup_window is not None and self.dedup_key is None:
             raise InvalidArgument("dedup_window is given, and dedup_key is None", "Give both, or no dedup_window.")
+        if self.on_conflict == "replace" and self.dedup_key is None:
+            raise InvalidArgument("on_conflict is 'replace', and dedup_key is None", "Give both, or no on_conflict.")
+        if self.expires_in is not None and self.delay >= self.expires_in:
+            raise InvalidArgument(
+                f"expires_in is {self.expires_in}, and delay {self.delay}: the messages would expire before they are "
+                "ready",
+                "Give a longer expires_in; both begin with the publish.",
+            )
         if self.visible_at is not None and self.delay:
             raise InvalidArgument("delay and visible_at are given", "Give one of them.")
 

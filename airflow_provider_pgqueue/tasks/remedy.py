@@ -158,6 +158,8 @@ class RemedyTask(QueueTask):
     }
     attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
 
+    idle_without: ClassVar[Mapping[str, str]] = {"stop_when_failing": "canary", "canary_wait": "canary"}
+
     def __init__(
         self,
         *,

@@ -10,6 +10,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
+from airflow.sdk.bases.operator import BaseOperatorMeta
 
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 from airflow_provider_pgqueue.core.errors import InvalidArgument
@@ -99,7 +100,33 @@ class TaskArguments(CommonArguments, total=False):
     retries: int | None
 
 
-class QueueTask(QueueLineage, BaseOperator):
+class TaskClass(BaseOperatorMeta):
+    """Refuses what a DAG gives to a task by a wrong name, or in vain.
+
+    Before Airflow does: it would say of a misspelled name only that the right one is missing.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return the task."""
+        takes = _arguments_of(cls)
+        if unknown := next((name for name in kwargs if name not in takes and not name.startswith("_airflow")), None):
+            meant = get_close_matches(unknown, takes, n=1, cutoff=0.7)
+            raise InvalidArgument(
+                f"{cls.__name__} has no argument {unknown!r}",
+                f"Did you mean {meant[0]}?" if meant else "See its arguments in the reference of Airflow's classes.",
+            )
+        task = super().__call__(*args, **kwargs)
+        for name, other in cls.idle_without.items():  # type: ignore[attr-defined]
+            # In default_args it is for others too.
+            if kwargs.get(name) is not None and getattr(task, other) == takes[other]:
+                raise InvalidArgument(
+                    f"{name} is given, and does nothing while {other} is {takes[other]!r}",
+                    f"Give {other} too, or leave {name} out.",
+                )
+        return task
+
+
+class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
     """A task that uses the queue.
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
@@ -109,6 +136,10 @@ class QueueTask(QueueLineage, BaseOperator):
 
     rules: ClassVar[Mapping[str, Rule]] = {}
     """By the names of the arguments."""
+    idle_without: ClassVar[Mapping[str, str]] = {}
+    """Arguments that do nothing, and the argument without which, at its default, they do nothing."""
+    awaited: str = "messages of"
+    """What of a queue the task waits for."""
     attributes: ClassVar[Mapping[str, str]] = {}
     """Where an argument is kept, if not under its own name, because Airflow uses that."""
     operator_extra_links = (PgQueueLink(),)
@@ -127,12 +158,6 @@ class QueueTask(QueueLineage, BaseOperator):
         # Also those of Airflow's sensors and of Spark: each class that a DAG names says which it takes.
         **kwargs: Any,
     ) -> None:
-        if unknown := next((name for name in kwargs if name not in _names_of(type(self))), None):
-            meant = get_close_matches(unknown, _names_of(type(self)), n=1, cutoff=0.7)
-            raise InvalidArgument(
-                f"{type(self).__name__} has no argument {unknown!r}",
-                f"Did you mean {meant[0]}?" if meant else "See its arguments in the reference of Airflow's classes.",
-            )
         super().__init__(
             retry_delay=retry_delay,
             retry_exponential_backoff=retry_exponential_backoff,
@@ -164,7 +189,9 @@ class QueueTask(QueueLineage, BaseOperator):
         chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
         limit = getattr(self, name)
-        subject = f"queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
+        subject = (
+            f"{self.awaited} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
+        )
         return (
             f"waited for {subject}{f' ({chosen})' if chosen else ''} in vain, for the {name} of "
             f"{limit if isinstance(limit, timedelta) else timedelta(seconds=float(limit))}. "
@@ -203,10 +230,10 @@ class QueueTask(QueueLineage, BaseOperator):
 
 
 @cache
-def _names_of(kind: type) -> frozenset[str]:
-    """Return the names of all arguments that an operator takes, its own and those of its bases."""
-    makers = [base.__dict__["__init__"] for base in kind.__mro__ if "__init__" in base.__dict__]
-    return frozenset(name for make in makers for name in signature(make).parameters)
+def _arguments_of(kind: type) -> dict[str, Any]:
+    """Return the arguments that an operator takes, its own and those of its bases, with their defaults."""
+    makers = [base.__dict__["__init__"] for base in reversed(kind.__mro__) if "__init__" in base.__dict__]
+    return {name: one.default for make in makers for name, one in signature(make).parameters.items()}
 
 
 def _timed_out(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:

@@ -49,6 +49,11 @@ class WaitingTask(QueueTask):
         "pgqueue_conn_id": text,
     }
 
+    idle_without: ClassVar[Mapping[str, str]] = {
+        "wait_timeout": "wait_for_messages",
+        "poll_interval": "wait_for_messages",
+    }
+
     def __init__(
         self,
         *,

@@ -277,6 +277,16 @@ def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
         ({"message": object()}, "^message is an object"),
         ({"message": 1, "delay": 60}, r"^delay is 60\. .*such as timedelta\(seconds=60\)"),
         ({"message": 1, "queue_name": "bestellungen_ä"}, "^queue_name is 'bestellungen_ä'"),
+        (
+            {"message": 1, "expires_in": timedelta(minutes=1), "delay": timedelta(hours=1)},
+            "^expires_in is 0:01:00, and delay 1:00:00: .* Give a longer expires_in",
+        ),
+        (
+            {"message": 1, "dedup_key": None, "on_conflict": "replace"},
+            "^on_conflict is 'replace', and dedup_key is None",
+        ),
+        ({"message": 1, "topic": "orders.*"}, r"^topic is 'orders\.\*'\. Use words"),
+        ({"message": 1, "group_key": "x" * 256}, "^group_key is 'xxx.*1 to 255 characters"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -360,11 +370,11 @@ TIMED_OUT = {"error": "Trigger timeout"}
             lambda: PgQueueMessageSensor(
                 task_id="t", queue_name="orders", topic="a.*", min_messages=5, timeout=timedelta(minutes=3)
             ),
-            r"queue 'orders' \(topic='a\.\*', min_messages=5\) in vain, for the timeout of 0:03:00",
+            r"messages of queue 'orders' \(topic='a\.\*', min_messages=5\) in vain, for the timeout of 0:03:00",
         ),
         (
             lambda: PgQueueDeadMessageSensor(task_id="t", queue_name="orders", results=["failed"], timeout=90),
-            r"queue 'orders' \(results=\['failed'\]\) in vain, for the timeout of 0:01:30",
+            r"dead messages of queue 'orders' \(results=\['failed'\]\) in vain, for the timeout of 0:01:30",
         ),
         (
             lambda: PgQueueOutcomeSensor(task_id="t", message_id=7, timeout=1),
@@ -379,13 +389,23 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 topic="a.#",
                 wait_timeout=timedelta(hours=1),
             ),
-            r"queue 'orders' \(topic='a\.#'\) in vain, for the wait_timeout of 1:00:00",
+            r"messages of queue 'orders' \(topic='a\.#'\) in vain, for the wait_timeout of 1:00:00",
         ),
         (
             lambda: PgQueueRequestOperator(
                 task_id="t", queue_name="orders", message=1, wait_timeout=timedelta(hours=1)
             ),
-            r"queue 'orders' in vain, for the wait_timeout of 1:00:00",
+            r"the ends of its messages in queue 'orders' in vain, for the wait_timeout of 1:00:00",
+        ),
+        (
+            lambda: PgQueueDispatchOperator(
+                task_id="t",
+                queue_name="orders",
+                trigger_dag_id="pack",
+                wait_for_messages=True,
+                wait_timeout=timedelta(hours=1),
+            ),
+            r"an end of runs, or messages of queue 'orders' in vain",
         ),
     ],
 )
@@ -478,6 +498,12 @@ def test_the_default_number_of_retries_is_that_of_airflow_and_not_none(given: st
             {"mesage": 1},
             "no argument 'mesage'. Did you mean message",
         ),
+        (PgQueueConsumeOperator, {"queue_nam": "orders"}, "no argument 'queue_nam'. Did you mean queue_name"),
+        (
+            PgQueueDispatchOperator,
+            {"triger_dag_id": "pack"},
+            "no argument 'triger_dag_id'. Did you mean trigger_dag_id",
+        ),
         (PgQueueMessageSensor, {"min_message": 1}, "no argument 'min_message'. Did you mean min_messages"),
         (PgQueueRequeueOperator, {"function": print}, "no argument 'function'. See its arguments in the reference"),
         (PgQueueSetupOperator, {"zzz": 1}, "PgQueueSetupOperator has no argument 'zzz'. See its arguments"),
@@ -486,8 +512,27 @@ def test_the_default_number_of_retries_is_that_of_airflow_and_not_none(given: st
 def test_an_argument_that_an_operator_does_not_have_is_a_sentence_with_the_one_that_was_meant(
     kind: type[Any], given: dict[str, Any], said: str
 ) -> None:
-    queue_name = {} if kind is PgQueueSetupOperator else {"queue_name": "orders"}
+    queue_name = {} if kind is PgQueueSetupOperator or "queue_nam" in given else {"queue_name": "orders"}
     with pytest.raises(InvalidArgument, match=said):
         kind(task_id="t", **queue_name, **given)
     with DAG("d", schedule=None, default_args={"retries": 2, "owner": "me"}):
         assert PgQueueConsumeOperator(task_id="t", queue_name="orders", apply_function=print).retries == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "other"),
+    [
+        (partial(PgQueueConsumeOperator, apply_function=print), {"wait_timeout": timedelta(1)}, "wait_for_messages"),
+        (partial(PgQueueDispatchOperator, trigger_dag_id="pack"), {"poll_interval": 5.0}, "wait_for_messages"),
+        (partial(PgQueueDispatchOperator, trigger_dag_id="pack"), {"group_by": "topic"}, "batch_size"),
+        (PgQueueMessageSensor, {"max_wait": 60}, "min_messages"),
+        (PgQueueRequeueOperator, {"canary_wait": timedelta(1)}, "canary"),
+        (PgQueueRequeueOperator, {"stop_when_failing": 50}, "canary"),
+    ],
+)
+def test_an_argument_that_would_do_nothing_is_refused(kind: Any, given: dict[str, Any], other: str) -> None:
+    (name,) = given
+    with pytest.raises(InvalidArgument, match=f"^{name} is given, and does nothing while {other} is .* Give {other}"):
+        kind(task_id="t", queue_name="orders", **given)
+    with DAG("d", schedule=None, default_args=given):
+        kind(task_id="t", queue_name="orders")

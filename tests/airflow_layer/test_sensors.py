@@ -236,7 +236,7 @@ def test_a_sensor_begins_in_the_triggerer_with_the_trigger_that_it_would_defer_t
     conn_id: str, queue: Queue, run: Run, ending: dict[str, Any]
 ) -> None:
     sensor = PgQueueMessageSensor(
-        task_id="wait", queue_name=queue("orders"), topic="a.#", max_wait=60, timeout=90, **ending
+        task_id="wait", queue_name=queue("orders"), topic="a.#", min_messages=2, max_wait=60, timeout=90, **ending
     )
     with pytest.raises(TaskDeferred) as deferred:
         run(sensor)
