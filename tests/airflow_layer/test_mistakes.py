@@ -349,6 +349,19 @@ def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
         kind(task_id="again", queue_name=None, ids=[1])
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cause": "0123456789ab", "results": ["failed"]}, "^a cause has a result and fingerprints of its own"),
+        ({"max_requeues": 0}, "^max_requeues is 0. Give a whole number from 1"),
+        ({"canary": 5, "stop_when_failing": 0}, "^stop_when_failing is 0"),
+    ],
+)
+def test_what_a_remedy_would_refuse_when_it_runs_is_refused_where_it_is_written(given: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        PgQueueRequeueOperator(task_id="again", queue_name="orders", **given)
+
+
 @pytest.mark.parametrize("argument", ["queue_name", "ids", "cause", "topic"])
 def test_none_from_a_template_does_not_choose_all_messages(argument: str, context: dict[str, Any], run: Run) -> None:
     with DAG("native", schedule=None, render_template_as_native_obj=True):

@@ -91,8 +91,6 @@ class Repair:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
-        if self.cause is not None and (self.results is not None or self.fingerprints is not None):
-            raise InvalidArgument("a cause has a result and fingerprints of its own. Give either a cause or these.")
         if self.max_per_second is not None and self.max_per_second <= 0:
             raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
         if not 0 < self.stop_when_failing <= 100:
@@ -159,11 +157,13 @@ class Repair:
 
 
 def check_chosen(chosen: Any) -> None:
-    """Raise InvalidArgument if neither a queue nor messages are named, as `messages.lease_dead` does."""
+    """Raise InvalidArgument if neither a queue nor messages are named, or a cause twice."""
     if all(getattr(chosen, name) is None for name in ("queue_name", "ids", "cause", "fingerprints", "reference")):
         raise InvalidArgument(
             "queue_name is None", "Name a queue, or messages by ids, cause, fingerprints or reference."
         )
+    if chosen.cause is not None and (chosen.results is not None or chosen.fingerprints is not None):
+        raise InvalidArgument("a cause has a result and fingerprints of its own. Give either a cause or these.")
 
 
 def repair_by(
