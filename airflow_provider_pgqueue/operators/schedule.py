@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
@@ -21,6 +21,17 @@ from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+_WORDS: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
+
+
+def _cron(value: Any) -> str | None:
+    """Judge the shape of a cron expression; `messages.parse_cron` judges its fields."""
+    if isinstance(value, str) and (len(value.split()) == 5 or value.strip().lower() in _WORDS):
+        return text(value)
+    fields = "minute, hour, day of month, month, day of week"
+    return f"Give five fields ({fields}), or @hourly, @daily, @weekly, @monthly, @yearly."
 
 
 class PgQueueScheduleOperator(QueueTask):
@@ -54,7 +65,7 @@ class PgQueueScheduleOperator(QueueTask):
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         "schedule_name": queue_name,
-        "cron": text,
+        "cron": _cron,
         "queue_name": queue_name,
         "time_zone": text,
         "priority": whole(0, 9),
