@@ -16,22 +16,25 @@ PRESENT = $(wildcard $(SOURCES))
 # More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
-# Without what starts servers and programs of its own, the same in both runs (docs/explanation/tests.md).
+# Without what starts servers and programs of its own (docs/explanation/tests.md).
 # What takes minutes goes with all tests: the walk through all settings, and what waits for minutes of pg_cron.
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/install/test_settings.py \
 	--ignore=tests/core/upkeep/test_pg_cron.py \
 	--ignore=tests/core/install/test_testing_plugin.py --ignore=tests/core/install/test_wheel.py --ignore=tests/core/cli/test_docs.py
-# What takes long alone: the walk of `make states`, one through hostile arguments, and one through pairs of verbs; copies of
-# whole servers, an added verb, and a minute of pg_cron.
-FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state_machine.py whole/test_arguments.py \
-	lease/test_pairs.py install/test_copies.py install/test_guides.py) \
+# What takes long alone: the walk of `make states`, one through pairs of verbs, and what calls cost among 100,000 messages;
+# copies of whole servers, installations that wait for each other, an added verb, and a minute of pg_cron.
+FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state_machine.py \
+	whole/test_costs.py lease/test_pairs.py lease/test_locks.py queues/test_many_queues.py install/test_copies.py \
+	install/test_guides.py) \
 	--deselect=tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
-# On the second server also without what is about programs of ours, whatever the server; without the longer
-# two of three walks through hostile arguments, and without the arithmetic of cron expressions.
-OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli consumer publish/test_argument.py whole/test_arguments.py \
-	dead/test_cause.py dead/test_repair.py install/test_guides.py install/test_names.py) \
-	--deselect=tests/core/upkeep/test_schedules.py::test_an_expression_comes_when_croniter_says_and_at_no_minute_between \
-	--deselect=tests/core/upkeep/test_schedules.py::test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once
+# On the second server what a version of PostgreSQL can change: the promises, the catalog and who may what, plans and costs,
+# partitions, locks, and each SQL function with hostile arguments and in any order. What our code decides is the same on each.
+OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/core/,whole install/test_connection.py \
+	install/test_copies.py install/test_pooler.py install/test_schema.py install/test_sql_texts.py install/test_upgrade.py \
+	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py upkeep/test_upkeep.py upkeep/test_health.py \
+	upkeep/test_drift.py archive/test_archive.py publish/test_limits.py queues/test_drop.py lease/test_locks.py \
+	lease/test_marks.py lease/test_pairs.py lease/test_isolation.py) \
+	tests/test_bad_input.py -k "not test_bad_input or function"
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
 CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_archive.py tests/core/lease/test_groups.py \
@@ -70,7 +73,7 @@ down: setup ## Stop what `make up` or an interrupted demo left running
 	@$(BIN)/python -m tools.airflow stop
 	@$(BIN)/python -m tools.postgres stop
 
-test: setup $(if $(TESTS),,$(CLASSES)) ## Run all tests, and those of the database on the embedded PostgreSQL too (TESTS=… for some)
+test: setup $(if $(TESTS),,$(CLASSES)) ## Run all tests, and what PostgreSQL's version can change on the embedded one too (TESTS=… for some)
 	@$(if $(TESTS)$(PG),$(PYTEST) $(or $(TESTS),tests),$(BOTH))
 
 # So that the processes of the tests do not all compile the same at once.
@@ -80,7 +83,7 @@ compiled: setup
 $(CLASSES): requirements.lock tools/java.py | setup
 	@$(BIN)/python -m tools.java
 
-test-fast: setup ## Run the tests of the contract and of core/, in under two minutes
+test-fast: setup ## Run the tests of the contract and of core/, in a minute and a half
 	@$(PYTEST) $(FAST)
 
 test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler

@@ -102,9 +102,9 @@ def _connection_type() -> dict[str, Any]:
 
 def _config() -> dict[str, Any]:
     return {
-        "description": "The page Queues, dispatches, and the states of DAG runs and tasks as messages of a queue.",
+        "description": "The Queues page, dispatches, and the states of DAG runs and tasks as messages of a queue.",
         "options": {
-            "conn_id": _option("The Airflow connection of the page Queues.", "pgqueue_default", "pgqueue_default"),
+            "conn_id": _option("The Airflow connection of the Queues page.", "pgqueue_default", "pgqueue_default"),
             "dispatch_conn_ids": _option(
                 "The Airflow connections of the dispatchers, with commas between: the listener that ends dispatches at "
                 "once looks there. Empty for conn_id.",

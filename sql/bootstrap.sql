@@ -45,5 +45,5 @@ COMMENT ON TABLE messages.release_object IS 'The objects of the schema as they w
 COMMENT ON COLUMN messages.release_object.kind IS 'table, column, index, trigger, …';
 COMMENT ON COLUMN messages.release_object.name IS 'Its name.';
 COMMENT ON COLUMN messages.release_object.definition IS 'What it is, or a digest of that.';
-COMMENT ON COLUMN messages.release_object.mend IS 'The SQL that makes it again; NULL if the installation does, or nothing can.';
-COMMENT ON COLUMN messages.release_object.server IS 'The major version of PostgreSQL, as each may write definitions in its own way.';
+COMMENT ON COLUMN messages.release_object.mend IS 'The SQL that makes it again; NULL if the installation makes it anyway, or if nothing can.';
+COMMENT ON COLUMN messages.release_object.server IS 'The major version of PostgreSQL, because each may write definitions in its own way.';

@@ -3,7 +3,7 @@
 DO $$
 DECLARE
     listed CONSTANT text[] := ARRAY[
-        -- every: each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
+        -- every means each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
         ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
@@ -12,7 +12,7 @@ DECLARE
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
-        ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend workers'],
+        ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
         ['observer', 'search_archive schedules message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
         ['consumer', 'cancel'],
@@ -65,7 +65,7 @@ BEGIN
         RAISE EXCEPTION '%', change USING ERRCODE = 'invalid_grant_operation',
             HINT = 'Name each function of the schema once: for a role, or as internal. Put your own functions in another schema.';
     END LOOP;
-    -- Nothing for PUBLIC, and nothing that ALTER DEFAULT PRIVILEGES or anybody else gave beyond what is given by hand.
+    -- Revoke everything from PUBLIC, and what ALTER DEFAULT PRIVILEGES or anybody else gave beyond the grants that are allowed by hand.
     DELETE FROM messages.release_object o WHERE o.kind = 'internal';
     INSERT INTO messages.release_object (kind, name, definition, server)
     SELECT 'internal', string_to_table(listed[place][2], ' '), '', current_setting('server_version_num')::integer / 10000

@@ -5,7 +5,6 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir session.sql
 \ir may_install.sql
 \ir bootstrap.sql
-\ir guard.sql
 \ir pre_release.sql
 \ir roles.sql
 
@@ -16,7 +15,6 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 
 -- Migrations, each applied once; the next one is added here with the same four lines
 \ir functions/upgrade/lock_all_or_none.sql
-\ir guard.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
 \ir migrations/0001_schema.sql
@@ -118,6 +116,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/dead_queues.sql
 \ir functions/dead/dead_causes.sql
 \ir functions/dead/dead_trend.sql
+\ir functions/dead/retried_causes.sql
 \ir functions/dead/remedies.sql
 \ir functions/dead/count_remedies.sql
 \ir functions/dead/requeued_results.sql
@@ -334,7 +333,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Owner, first rows, grants
 \ir owner.sql
-\ir guard.sql
 \ir seed.sql
 \ir grants.sql
 \ir record.sql

@@ -20,7 +20,7 @@ DECLARE
     used boolean := false;
 BEGIN
     IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron') THEN
-        -- What show_cron_jobs_to_owner() gave to messages_owner.
+        -- These are the policies that show_cron_jobs_to_owner() made for messages_owner.
         IF EXISTS (SELECT FROM pg_policy WHERE polname = 'messages_owner' AND polrelid = to_regclass('cron.job')) THEN
             DROP POLICY messages_owner ON cron.job_run_details;
             DROP POLICY messages_owner ON cron.job;

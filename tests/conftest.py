@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,10 @@ from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 # Before anything imports Airflow, which writes its configuration and logs there. Workers of xdist must not share it.
 os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / f"airflow-home-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+# An image may set it. Without bytecode, each run rewrites 170 files of tests again, and each program compiles Airflow.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell ignores Ctrl-C for what it starts in the background, and so would each program that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

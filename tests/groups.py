@@ -11,6 +11,7 @@ ORDER = (
     "tests/core/upkeep/test_pg_cron.py",  # computes nothing, for minutes
     "tests/spark/",
     "tests/core/install/test_settings.py",
+    "tests/test_bad_input.py",
     "tests/chaos/",
     "tests/core/roles/test_roles.py",
     "tests/core/install/test_wheel.py",

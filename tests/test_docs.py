@@ -25,6 +25,7 @@ _FENCE = re.compile(r"(?:^ *<!-- (?P<mark>[^\n]*) -->\n)?^ *```(?P<language>\w*)
 _LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
 _TEST = re.compile(r"\btest_\w+\b(?!\.py)")
+_PROOF = re.compile(r"<!-- (?P<file>tests/\S+\.py)::(?P<test>test_\w+) -->")
 _STATEMENT = re.compile(r"(?:\$\$.*?\$\$|[^;])+;", re.S)
 
 
@@ -82,19 +83,27 @@ def test_relative_links_lead_to_files_and_headings_that_exist(page: Path) -> Non
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_tests_that_are_named_exist_where_the_link_says(page: Path) -> None:
     text, missing = prose(page), []
+    for proof in _PROOF.finditer(text):
+        if not _defines(ROOT / proof["file"], proof["test"]):
+            missing.append(proof[0])
+    text = _PROOF.sub("", text)
     for label, target in links(page):
         test, file = label.strip("`"), page.parent / target
-        if _TEST.fullmatch(test) and not (file.is_file() and f"def {test}(" in file.read_text()):
+        if _TEST.fullmatch(test) and not _defines(file, test):
             missing.append(label)
     linked = {label.strip("`") for label, _ in links(page)}
     assert missing == []
     assert set(_TEST.findall(text)) - linked == set()
 
 
+def _defines(file: Path, test: str) -> bool:
+    return file.is_file() and f"def {test}(" in file.read_text()
+
+
 def test_each_guarantee_each_promise_and_each_answer_names_its_test() -> None:
     guarantees = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
     rows = re.findall(r"^\| \d+ \|.*$", guarantees, re.M)
-    promises = re.findall(r"^\d\. .*?\)\.$", (ROOT / "README.md").read_text(), re.M | re.S)
+    promises = re.findall(r"^\d\. .*?-->$", (ROOT / "README.md").read_text(), re.M | re.S)
     answers = re.split(r"^### ", (ROOT / "docs" / "explanation" / "faq.md").read_text(), flags=re.M)[1:]
     assert [int(row.split()[1]) for row in rows] == list(range(1, len(rows) + 1))
     assert f"[all {len(rows)}]" in (ROOT / "README.md").read_text()

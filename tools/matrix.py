@@ -18,6 +18,8 @@ _UV: Final = STATE / "boot" / "bin" / "uv"
 _PAGE: Final = ("tests/web/test_access.py",)
 _LAYER: Final = (
     "tests/airflow_layer",
+    "tests/test_bad_input.py::test_each_bad_argument_is_named_where_it_is_written",
+    "tests/test_bad_input.py::test_no_task_fails_by_accident_hangs_or_touches_another_queue",
     *_PAGE,
     *(f"--ignore=tests/airflow_layer/test_{name}.py" for name in ("spark", "metrics", "lineage")),
 )

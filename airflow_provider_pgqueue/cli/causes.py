@@ -1,4 +1,4 @@
-"""Why messages died, and whether it gets worse."""
+"""Why messages died: those that are dead now, and whether more die of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import click
 
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.duration import ago, duration
-from airflow_provider_pgqueue.cli.output import number_option, show_rows
+from airflow_provider_pgqueue.cli.output import number_option, records, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.sparkline import sparkline
+from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.repair.repair import is_fingerprint
 
+_MOST = 100
+_CAUSE = ("queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id", "example")
 _SHOWN = ("queue_name", "result", "cause", "died", "waiting", "trend", "last_at", "deaths", "pattern")
 
 
@@ -35,12 +39,40 @@ def fingerprint(text: str) -> str:
 def causes(settings: Settings, queue: str | None, since: datetime, step: timedelta, number: int) -> None:
     """Show the causes of death of messages, how many died in each step of time, and the trend.
 
-    The numbers are those that the upkeep recorded. `waiting` counts the messages that are without a remedy now.
+    The numbers are those that the upkeep recorded. `waiting` counts the messages that are without a remedy now. Causes
+    with the result `retried` are those of messages that have failed and wait for another attempt.
     Requeue or dismiss the messages of a cause with `pgqueue requeue --cause` and `pgqueue dismiss --cause`.
     """
     with connected(settings) as conn:
         found = run(conn, verbs.dead_trend(queue, since=since, step=step, max_causes=number))
+        retried = run(conn, verbs.retried_causes(queue, since=since, max_causes=number))
     rows = [{**row, "cause": row["fingerprint"]} for row in found]
+    rows += [
+        {**dict.fromkeys(rows[0] if rows else _SHOWN), **row, "result": "retried", "series": [], "died": 0}
+        | {"cause": row["fingerprint"], "pattern": row["example"]}
+        for row in retried
+    ]
     if not settings.as_json:
         rows = [{**row, "deaths": sparkline(row["series"][-30:])} for row in rows]
     show_rows(settings, "causes", rows, _SHOWN)
+    if not found and not settings.as_json:
+        say("`pgqueue dead` also counts what died since the last upkeep, or earlier.")
+
+
+@click.command()
+@click.argument("queue", required=False)
+@shared_options
+@pass_settings
+def dead(settings: Settings, queue: str | None) -> None:
+    """Count dead messages by cause.
+
+    A message is dead if it was archived with any result but success and cancelled. Those that were requeued or
+    dismissed are left out. Each cause comes with an example; the hundred most frequent are shown. `pgqueue requeue
+    --cause` and `pgqueue dismiss --cause` take its fingerprint.
+    """
+    with connected(settings) as conn:
+        causes = run(conn, verbs.dead_causes(queue))
+    shown = causes if settings.as_json else causes[:_MOST]
+    show_rows(settings, "causes", records(shown), _CAUSE)
+    if len(shown) < len(causes):
+        say(f"… and {quantity(len(causes) - len(shown), 'more cause')}: --json has them all")

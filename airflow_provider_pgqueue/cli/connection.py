@@ -13,6 +13,8 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters, pause_after
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
@@ -22,6 +24,8 @@ from airflow_provider_pgqueue.core.errors import (
     translate,
     why_again,
 )
+from airflow_provider_pgqueue.core.message import QueueStatus
+from airflow_provider_pgqueue.core.privilege import fix_of
 
 Connection = psycopg.Connection[Any]
 _SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
@@ -52,6 +56,19 @@ def _raise_with_role(conn: Connection, error: Exception) -> NoReturn:
         else refused(conn, error, wants="observer")
     )
     raise told from (error if told is not error else error.__cause__)
+
+
+def status_for(conn: Connection, queue_name: str, verb: str) -> QueueStatus:
+    """Return the numbers of a queue before a verb is called for it.
+
+    A refusal names the role for the verb: one that merely sees the numbers would be refused next.
+    """
+    try:
+        (found,) = run(conn, verbs.status(queue_name))
+    except PermissionDenied as error:
+        fix = fix_of(conn, f"permission denied for function {verb}", queue_name=queue_name)
+        raise PermissionDenied(error.problem, fix or error.fix) from error.__cause__
+    return found
 
 
 def open_connection(settings: Settings) -> Connection:

@@ -13,7 +13,7 @@ import click
 
 from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
-from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.connection import Connection, connected, status_for
 from airflow_provider_pgqueue.cli.duration import duration, time_options
 from airflow_provider_pgqueue.cli.output import records, show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
@@ -21,11 +21,12 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _AT_ONCE: Final = 5_000  # messages of one transaction
 
 
@@ -60,22 +61,25 @@ class Which:
         """Whether it names messages, and not only a queue, results or a time."""
         return bool(self.ids or self.causes) or self.reference is not None
 
-    def filter(self) -> dict[str, Any]:
-        """Return the arguments that say which, but for the results."""
+    def filter(self, results: Collection[str], max_requeues: int | None = None) -> DeadFilter:
+        """Return the choice of those with some results."""
         # What takes several transactions must not take what it has requeued and what died again meanwhile.
         until = datetime.now(UTC) if self.until is None and self.max_messages > _AT_ONCE else self.until
-        return {
-            "fingerprints": self.causes or None,
-            "ids": self.ids or None,
-            "reference": self.reference,
-            "since": self.since,
-            "until": until,
-        }
+        return DeadFilter(
+            self.queue,
+            results=results,
+            fingerprints=self.causes or None,
+            ids=self.ids or None,
+            max_requeues=max_requeues,
+            reference=self.reference,
+            since=self.since,
+            until=until,
+        )
 
     def waiting(self, conn: Connection, results: Collection[str]) -> Counter[str]:
         """Count them by result; those of a whole queue without the ones that somebody holds."""
         if self.queue is not None:
-            run(conn, verbs.status(self.queue))  # an unknown queue is an error
+            status_for(conn, self.queue, "lease_dead")  # an unknown queue is an error
             if not self.named and self.since is None and self.until is None:
                 found = run(conn, verbs.dead_queues([self.queue]))
                 return Counter({one.result: one.waiting for one in found if one.result in results})
@@ -85,15 +89,13 @@ class Which:
                     f"{cause!r} is a cause of a triage, which may have several fingerprints",
                     f"Repair its messages: pgqueue repair --cause {cause} --function MODULE:FUNCTION",
                 )
-        return Counter({result: number for result in results if (number := self.count(conn, [result]))})
+        return Counter(
+            {result: number for result in results if (number := len(run(conn, verbs.dead_ids(self.filter([result])))))}
+        )
 
-    def count(self, conn: Connection, results: Collection[str], **limits: Any) -> int:
-        """Count those with some results, also the ones that somebody holds."""
-        return len(run(conn, verbs.dead_ids(self.queue, results=results, **self.filter(), **limits)))
-
-    def remaining(self, conn: Connection, done: int, results: Collection[str], **limits: Any) -> int:
+    def remaining(self, conn: Connection, done: int, which: DeadFilter) -> int:
         """Return how many are left because of --max, also those that somebody holds."""
-        return self.count(conn, results, **limits) if done == self.max_messages else 0
+        return len(run(conn, verbs.dead_ids(which))) if done == self.max_messages else 0
 
     def in_parts(self, take: Callable[[int], list[T]]) -> list[T]:
         """Take so many messages at a time that no transaction is long, and return all that were taken."""
@@ -135,7 +137,7 @@ _OPTIONS: Final = (
 def _which(default: str) -> Callable[[F], Callable[..., None]]:
     """Add the options that say which messages, and call the command with a `Which`."""
     help_ = f"Only messages with this result; can be repeated. Default: {default}"
-    result = click.option("--result", "results", multiple=True, type=click.Choice(_RESULTS), help=help_)
+    result = click.option("--result", "results", multiple=True, type=click.Choice(DEAD_RESULTS), help=help_)
 
     def add(command: F) -> Callable[..., None]:
         @wraps(command)
@@ -164,28 +166,29 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
     Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id.
     The archive keeps the dead one, with the new id.
     """
-    results = which.results or (_RESULTS if which.named else ("failed", "lock_expired"))
+    results = which.results or (DEAD_RESULTS if which.named else ("failed", "lock_expired"))
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
+        left: Counter[str] = (
+            Counter() if which.results else which.waiting(conn, [one for one in DEAD_RESULTS if one not in results])
+        )
+        chosen = which.filter(results, max_requeues)
         if dry_run:
-            would = which.count(conn, results, max_requeues=max_requeues, max_messages=which.max_messages)
-            found = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting}
-            show(settings, found, f"would requeue {_what(would, waiting, which)}.")
+            would = len(run(conn, verbs.dead_ids(chosen, max_messages=which.max_messages)))
+            looked = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting, "left_out": left}
+            show(settings, looked, f"would requeue {_what(would, waiting, which)}{_left(left)}.")
             return
-        given = {
-            "results": results,
-            "max_requeues": max_requeues,
-            "delay": delay,
-            "remedied_by": f"pgqueue {process_name()}",
-            **which.filter(),
-        }
-        requeued = which.in_parts(lambda size: run(conn, verbs.requeue_dead(which.queue, max_messages=size, **given)))
-        remaining = which.remaining(conn, len(requeued), results, max_requeues=max_requeues)
+        who = f"pgqueue {process_name()}"
+        requeued = which.in_parts(
+            lambda size: run(conn, verbs.requeue_dead(chosen, max_messages=size, delay=delay, remedied_by=who))
+        )
+        remaining = which.remaining(conn, len(requeued), chosen)
     done = records(requeued)
+    found: dict[str, Any] = {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done}
     show_done(
         settings,
-        {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done},
-        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}.",
+        found | {"left_out": left},
+        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}{_left(left)}.",
     )
 
 
@@ -200,7 +203,7 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
 
     They stay in the archive with the reason, and are no longer listed as dead.
     """
-    results = which.results or _RESULTS
+    results = which.results or DEAD_RESULTS
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
         number = min(sum(waiting.values()), which.max_messages)
@@ -209,15 +212,11 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
             show(settings, found, f"would dismiss {_what(number, waiting, which)}.")
             return
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
-        given = {
-            "results": results,
-            "remedied_by": f"pgqueue {process_name()}",
-            **which.filter(),
-        }
+        chosen, who = which.filter(results), f"pgqueue {process_name()}"
         done = which.in_parts(
-            lambda size: run(conn, verbs.dismiss_dead(which.queue, reason, max_messages=size, **given))
+            lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, remedied_by=who))
         )
-        remaining = which.remaining(conn, len(done), results)
+        remaining = which.remaining(conn, len(done), chosen)
     show_done(
         settings,
         {"queue_name": which.queue, "dismissed": len(done), "remaining": remaining, "ids": done},
@@ -233,6 +232,10 @@ def _what(number: int, waiting: Counter[str], which: Which) -> str:
         return f"the oldest {number:,} of {quantity(whole)} of {which}: {by_result}"
     none = which.causes and f"no message without a remedy has the fingerprint {' or '.join(which.causes)}"
     return f"{quantity(number)} of {which}: {by_result or none or 'none are waiting without a lease'}"
+
+
+def _left(left: Counter[str]) -> str:
+    return "".join(f"; {number:,} {result} left out: add --result {result}" for result, number in left.items())
 
 
 def _rest(remaining: int) -> str:

@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
     "--older-than",
     type=duration,
     default="0",
-    help="Only partitions whose time ended at least this long ago: 30d. Default: all whose time is over.",
+    help="Only partitions that were completed at least this long ago, such as 30d. Default: all completed ones.",
 )
 @click.option(
     "--partition",
@@ -46,7 +46,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 def export(
     settings: Settings, target: str, older_than: timedelta, partitions: Sequence[str], drop: bool, parallelism: int
 ) -> None:
-    """Export the archive to Parquet, by partitions whose time is over.
+    """Export the completed partitions of the archive to Parquet.
 
     Killed or not, run it again: what is exported and unchanged is skipped. What --drop has to keep is named with the
     reason, and the next run tries again. Needs adbc-driver-manager, adbc-driver-postgresql and pyarrow.

@@ -44,7 +44,7 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
         script = _install_script(cron)
         show(settings, {"sql": script}, "") if settings.as_json else click.echo(script, nl=False)
         return
-    # One transaction: after it, a member of messages_owner may replace the functions that a superuser calls here.
+    # One transaction: after a commit, whoever may write to the schema could replace what a superuser calls next.
     with connected(settings, check=False) as conn, conn.transaction():
         applied = migrate(conn)
         no_cron = schedule_upkeep(conn, cron, cron_role)
@@ -52,7 +52,7 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
             "database": conn.info.dbname,
             "schema_version": current_version(conn),
             "migrations_applied": applied,
-            "upkeep_mode": run(conn, verbs.upkeep_mode()),
+            "upkeep_mode": run(conn, verbs.upkeep_mode()) if no_cron else "pg_cron",
             "no_cron_because": no_cron,
             "no_roles_because": _no_roles(conn),
         }

@@ -9,7 +9,7 @@ import click
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
-from airflow_provider_pgqueue.cli.connection import connected
+from airflow_provider_pgqueue.cli.connection import connected, status_for
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
@@ -140,7 +140,7 @@ def alter(settings: Settings, /, name: str, **policy: Any) -> None:
 def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
     """Remove a queue; its finished messages stay in the archive."""
     with connected(settings) as conn:
-        (found,) = run(conn, verbs.status(name))
+        found = status_for(conn, name, "drop_queue")
         unfinished = quantity(found.seen("depth"), "unfinished message")
         confirm(f"Drop queue {name}, with {unfinished}?", yes=yes)
         deleted = run(conn, verbs.drop_queue(name, force=force))

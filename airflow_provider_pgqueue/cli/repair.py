@@ -7,16 +7,17 @@ from typing import Any
 
 import click
 
-from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.fix import log_to_stderr
 from airflow_provider_pgqueue.cli.output import show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.worker import load
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.repair import Repair
 from airflow_provider_pgqueue.core.signals import stop_on_signals
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 
 @click.command()
@@ -34,22 +35,15 @@ from airflow_provider_pgqueue.core.signals import stop_on_signals
 )
 @click.option(
     "--cause",
-    help="Repair only messages of this cause, in place of --result and --fingerprint: a fingerprint that "
+    help="Repair only messages of this cause, in place of --result: a fingerprint that "
     "`pgqueue causes` prints, or a cause that the last triage on Spark found.",
 )
 @click.option(
     "--result",
     "results",
     multiple=True,
-    type=click.Choice(["failed", "rejected", "lock_expired", "expired"]),
+    type=click.Choice(DEAD_RESULTS),
     help="Repair only messages with this result; can be repeated. Default: all.",
-)
-@click.option(
-    "--fingerprint",
-    "fingerprints",
-    multiple=True,
-    type=fingerprint,
-    help="Repair only messages with this fingerprint, as `pgqueue causes` prints it; can be repeated.",
 )
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Handle at most this many messages. Default: all.")
 @click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
@@ -104,7 +98,7 @@ def repair(
     function: str,
     validator: str | None,
     results: Sequence[str],
-    fingerprints: Sequence[str],
+    max_requeues: int | None,
     run_id: str | None,
     **given: Any,
 ) -> int:
@@ -123,9 +117,7 @@ def repair(
     wanted = Repair(
         function=load(function, "a dead message", settings),
         validator=load(validator, "a body", settings) if validator and not validator.endswith(".json") else validator,
-        queue_name=queue,
-        results=results or None,
-        fingerprints=fingerprints or None,
+        which=DeadFilter(queue, results=results or None, max_requeues=max_requeues),
         **given,
     )
     with connected(settings) as conn, stop_on_signals() as told_to_stop:

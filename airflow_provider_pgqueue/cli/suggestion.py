@@ -46,6 +46,8 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(context, arguments)
 
     def _suggestion(self, context: click.Context, name: str) -> str:
+        if name in ("list", "ls") and self.invoke_without_command:
+            return f" {context.command_path!r} alone lists them."
         names = get_close_matches(name, self.list_commands(context), n=2, cutoff=0.7)
         if context.parent is None and name in SYNONYMS:
             names = [SYNONYMS[name]]

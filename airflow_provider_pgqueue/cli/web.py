@@ -1,4 +1,4 @@
-"""The page Queues without Airflow."""
+"""The Queues page without Airflow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 @shared_options
 @pass_settings
 def web(settings: Settings, port: int, base_url: str, read_only: bool) -> None:
-    """Serve the page Queues on the loopback address, until Ctrl-C.
+    """Serve the Queues page on the loopback address, until Ctrl-C.
 
     Whoever has the address that this prints may use the page, with the rights of the connection. Needs
     fastapi, jinja2 and uvicorn.

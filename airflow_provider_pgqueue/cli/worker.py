@@ -18,15 +18,13 @@ from typing import Any, TypeAlias
 
 import click
 
-from airflow_provider_pgqueue.cli.connection import connected, conninfo
+from airflow_provider_pgqueue.cli.connection import connected, conninfo, status_for
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.fix import log_to_stderr, with_fix
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.program import report
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.text import one_line
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
@@ -63,10 +61,10 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 @click.option(
     "--give-up-after",
     type=click.IntRange(0),
-    default=20,
+    default=100,
     show_default=True,
     help="Stop when the function fails with the same error on each of the first N messages, or later on nearly all "
-    "of the last 50 x N. 0 never stops.",
+    "of the last 10 x N. 0 never stops.",
 )
 @click.option(
     "--poll-interval",
@@ -109,7 +107,7 @@ def worker(
     handler = awaited(load(function, "a list of messages" if batch else "a message", settings))
     unit = "batch" if batch else "message"
     with connected(settings) as conn:
-        run(conn, verbs.status(queue))  # an unknown queue is an error now, not in each process
+        status_for(conn, queue, "lease")  # an unknown queue is an error now, not in each process
     log.info("worker of queue %s started: it calls %s for each %s; Ctrl-C stops it", queue, function, unit)
 
     def serve() -> Counter[str]:
@@ -120,7 +118,7 @@ def worker(
             handled_by=f"{function} {process_name()}",
             **given,
         )
-        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=poll_interval.total_seconds())
+        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=poll_interval)
         return made.run(until_empty=until_empty)
 
     try:

@@ -13,15 +13,17 @@ from math import isfinite
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.client import ZONED, has_nul, is_zoned, to_json
+from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 
 Rule = Callable[[Any], str | None]
 """Returns how to fix a bad value, and None for a good one."""
 
-_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _TOPIC: Final = re.compile(r"([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*")
+_LONGEST_KEY: Final = 255
 _LONGEST_SHOWN: Final = 100
 # These may hold what only the consumer of a message may read.
 _SECRET: Final = frozenset({"arguments", "headers", "message", "messages", "op_args", "op_kwargs", "parameters"})
@@ -65,7 +67,7 @@ def a_type(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    # A log takes no lone surrogate.
+    # A log cannot write a lone surrogate.
     text = repr(value).encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
@@ -87,6 +89,19 @@ def topic_pattern(value: Any) -> str | None:
     if isinstance(value, str) and len(value) <= 255 and _TOPIC.fullmatch(value):
         return None
     return "Use words, * for any word and # for any number of words, with single dots between; at most 255 characters."
+
+
+def topic(value: Any) -> str | None:
+    """Judge a topic, as `messages.check_topic` does."""
+    if isinstance(value, str) and topic_pattern(value) is None and not {"*", "#"}.intersection(value):
+        return None
+    return "Use words of letters, digits, _ and -, with single dots between; at most 255 characters."
+
+
+def key(value: Any) -> str | None:
+    """Judge a key of a message, as `messages.check_key` does."""
+    good = text(value) is None and len(value) <= _LONGEST_KEY
+    return None if good else f"Give a text of 1 to {_LONGEST_KEY} characters, without NUL and lone surrogates."
 
 
 def text(value: Any) -> str | None:
@@ -113,7 +128,11 @@ def any_texts(value: Any) -> str | None:
 
 def timed(value: Any) -> str | None:
     """Judge what should be a duration; the database judges how long it may be."""
-    return None if isinstance(value, timedelta) else "Give a timedelta."
+    try:
+        as_timedelta(value)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def moment(value: Any) -> str | None:
@@ -149,8 +168,8 @@ def moment_or_text(value: Any) -> str | None:
 
 def results(value: Any) -> str | None:
     """Judge a list of results that make a message dead."""
-    good = isinstance(value, list | tuple) and value and all(isinstance(one, str) and one in _RESULTS for one in value)
-    return None if good else f"Give a list of {', '.join(_RESULTS)}."
+    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in DEAD_RESULTS for one in value)
+    return None if good and value else f"Give a list of {', '.join(DEAD_RESULTS)}."
 
 
 def json_value(value: Any) -> str | None:
@@ -256,13 +275,13 @@ def duration(lowest: timedelta, highest: timedelta) -> Rule:
     """Return a rule for durations."""
 
     def judge(value: Any) -> str | None:
-        good = isinstance(value, timedelta) and lowest <= value <= highest
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        meant = is_number and lowest.total_seconds() <= value <= highest.total_seconds()
-        example = f", such as timedelta(seconds={value})" if meant else ""
-        return None if good else f"Give a timedelta from {lowest} to {highest}{example}."
+        good = timed(value) is None and lowest <= as_timedelta(value) <= highest
+        return None if good else f"Give a timedelta or a number of seconds, from {lowest} to {highest}."
 
     return judge
+
+
+POLL_INTERVAL: Final = duration(timedelta(milliseconds=10), timedelta(days=1))
 
 
 def function(value: Any) -> str | None:
@@ -288,7 +307,7 @@ def function(value: Any) -> str | None:
     except SyntaxError as error:
         return f"Line {error.lineno} of module {module!r} is not valid Python ({error.msg})."
     except (Exception, SystemExit) as error:
-        # Whatever the packages around it do when they are imported.
+        # Importing the packages around it may raise anything.
         return f"The module cannot be found ({type(error).__name__}). Check its spelling and PYTHONPATH."
     return None if found else f"Module {module!r} has no {first!r}. Check its spelling."
 

@@ -21,6 +21,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import RowFactory, dict_row
 
+from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, refused
 from airflow_provider_pgqueue.core.message import Duplicate, Row
 
@@ -44,6 +45,12 @@ def _as_text(value: Any) -> str:
 
 _JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text)
 ZONED: Final = "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC)."
+DURATIONS: Final = {
+    "audit_for", "backoff_first", "backoff_max", "days_for", "dedup_window", "delay", "expires_in", "handler_timeout",
+    "held_for", "hours_for", "lease_for", "minutes_for", "older_than", "period", "retention", "retry_after", "step",
+    "waiting_for",
+}  # fmt: skip
+"""The arguments of verbs that are durations."""
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -81,16 +88,23 @@ class Statement(Generic[T]):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments that are not left to the default of the function; InvalidArgument for a naive time."""
-        for name, value in self.arguments.items():
-            if isinstance(value, date) and not is_zoned(value):
-                # Each session would read it in its own time zone.
-                raise InvalidArgument(f"{name} is {value!r}", ZONED)
-        return {
-            name: len(value) if _is_all_null(value) else value
-            for name, value in self.arguments.items()
-            if value is not None
-        }
+        """The arguments that are not left to the default of the function, as the driver takes them.
+
+        InvalidArgument for a naive time, and for a duration that is none.
+        """
+        return {name: _sent(name, value) for name, value in self.arguments.items() if value is not None}
+
+
+def _sent(name: str, value: Any) -> Any:
+    if isinstance(value, date) and not is_zoned(value):
+        # Each session would read it in its own time zone.
+        raise InvalidArgument(f"{name} is {value!r}", ZONED)
+    if isinstance(value, int | float) and name in DURATIONS:
+        try:
+            return as_timedelta(value)
+        except ValueError as error:
+            raise InvalidArgument(f"{name} is {value!r}", str(error)) from None
+    return len(value) if _is_all_null(value) else value
 
 
 def is_zoned(value: Any) -> bool:
@@ -99,7 +113,7 @@ def is_zoned(value: Any) -> bool:
 
 
 def _placeholder(name: str, value: Any, type_: str | None) -> str:
-    # In the text of an array, the setting array_nulls decides whether NULL is NULL; behind a pooler nobody can pin it.
+    # The setting array_nulls decides whether NULL in the text of an array is NULL; behind a pooler we cannot pin it.
     # So texts go in binary, and nothing but NULL, of which the driver always makes text, as its number.
     if _is_all_null(value):
         return f"pg_catalog.array_fill(NULL::{(type_ or 'text[]').removesuffix('[]')}, ARRAY[%({name})s::integer])"
@@ -160,7 +174,7 @@ def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
     if not _is_running(conn):
         return []
     results: list[PGresult] = []
-    # Whoever waits for it finds the statement of another thread ended, and has nothing to cancel.
+    # A thread that waits for the lock may find that the other statement has ended: then there is nothing to cancel.
     with conn.lock:
         try:
             if _is_running(conn):

@@ -129,7 +129,7 @@ def _mind_pooler(
     if "prepare_threshold" not in given:
         conn.prepare_threshold = None
     if isolation not in ("read committed", "read uncommitted"):
-        # For each transaction, as no setting of the session outlives one; `run` then gives a verb one of its own.
+        # It is set for each transaction, because behind a pooler no setting of the session outlives one.
         return psycopg.IsolationLevel.READ_COMMITTED
     return None
 
@@ -205,7 +205,7 @@ def parameters(conninfo: str) -> dict[str, Any]:
             raise InvalidArgument(f"prepare_threshold is given {len(thresholds)} times. Give it once.")
         if found is not None:
             found["prepare_threshold"] = number_or_none(thresholds[0].strip("'"))
-    # Outside of the handler: the error of libpq quotes the string, and would be the cause.
+    # Raised outside of the handler, or the error of libpq, which quotes the string, would be its cause.
     if found is None or _is_misread(found):
         raise InvalidArgument(
             "the connection string is not valid. Write postgresql://user@host:5432/database, or host=… dbname=…; "
@@ -216,7 +216,7 @@ def parameters(conninfo: str) -> dict[str, Any]:
 
 def pause_after(failures: int) -> float:
     """Return the seconds until the next try after so many failures in a row: from about half a second up to 30."""
-    # Growing and random, so that they do not all come back at once to a server that restarts.
+    # The pauses grow and are random, so that clients do not all return at once to a server that restarts.
     return min(0.5 * 2.0 ** min(failures - 1, 6), 30.0) * random.uniform(0.5, 1.0)
 
 

@@ -403,7 +403,9 @@ def why_again(error: Exception, *, had_one: bool = True) -> str:
     """
     known = translate(error) if isinstance(error, psycopg.Error) else error
     driver = error if isinstance(error, psycopg.Error) else error.__cause__
-    if isinstance(known, ConnectionFailed) and getattr(driver, "sqlstate", None) in _TRANSIENT:
+    if isinstance(known, InUse) or (
+        isinstance(known, ConnectionFailed) and getattr(driver, "sqlstate", None) in _TRANSIENT
+    ):
         return str(known).rstrip(".")
     reason = known.problem if isinstance(known, ConnectionFailed) else type(error).__name__
     return f"{'lost the connection' if had_one else 'cannot connect yet'} ({reason})"

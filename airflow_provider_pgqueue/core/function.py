@@ -46,19 +46,34 @@ def check_call(
     """
     if not callable(given) or not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
         return
-    try:
-        inspect.signature(given).bind(None, *(args or ()), **(kwargs or {}))
-    except TypeError as error:
+    if why := _why_not(given, None, *(args or ()), **(kwargs or {})):
         with_more = args is not None
         raise InvalidArgument(
             f"{getattr(given, '__name__', 'the function')} cannot be called with {gets}"
-            f"{', op_args and op_kwargs' if with_more else ''}: {error}",
+            f"{', op_args and op_kwargs' if with_more else ''}: {why}",
             f"Let its first parameter take the {gets.partition(' ')[2]}, and give the others"
             f"{'' if with_more else ' a default'}.",
-        ) from error
+        )
+
+
+def check_call_without(given: Callable[..., Any]) -> None:
+    """Raise InvalidArgument if a function cannot be called without arguments, as that of `messages` is."""
+    if why := _why_not(given):
+        raise InvalidArgument(
+            f"messages is a function that cannot be called without arguments: {why}",
+            "Give one without parameters, such as functools.partial makes of it.",
+        )
+
+
+def _why_not(given: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
+    """Return why a function cannot be called with these; None if it can, or says nothing, as one of C may."""
+    try:
+        inspect.signature(given).bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
     except ValueError:
-        # A function of C may have no signature.
-        return
+        pass
+    return None
 
 
 class _Loop:
@@ -89,17 +104,3 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
         return _OF_THREAD.loop.runner.run(function(*args, **kwargs))
 
     return call
-
-
-def check_call_without(given: Callable[..., Any]) -> None:
-    """Raise InvalidArgument if a function cannot be called without arguments, as that of `messages` is."""
-    try:
-        inspect.signature(given).bind()
-    except TypeError as error:
-        raise InvalidArgument(
-            f"messages is a function that cannot be called without arguments: {error}",
-            "Give one without parameters, such as functools.partial makes of it.",
-        ) from error
-    except ValueError:
-        # A function of C may have no signature.
-        return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -103,9 +102,8 @@ def install(
         installation would raise. Meanwhile it holds the locks of an installation.
     """
     check({"queues": queues, "grants": grants, "queue_grants": queue_grants}, RULES)
-    # A superuser calls functions only before the commit: afterwards a member of messages_owner may replace them.
-    together = dry_run or conn.execute(query("install/is_superuser")).rowcount
-    with conn.transaction(force_rollback=dry_run) if together else nullcontext():
+    # One transaction: after a commit, whoever may write to the schema could replace what a superuser calls next.
+    with conn.transaction(force_rollback=dry_run):
         return _install(conn, queues, cron, cron_role, roles, grants, queue_grants)
 
 
@@ -136,7 +134,7 @@ def _install(
         "migrations_applied": applied,
         "queues_created": created,
         "group_roles": owned,
-        "upkeep_mode": run(conn, verbs.upkeep_mode()),
+        "upkeep_mode": run(conn, verbs.upkeep_mode()) if why_not else "pg_cron",
     }
 
 

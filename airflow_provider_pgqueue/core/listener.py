@@ -96,11 +96,11 @@ class Listener:
             try:
                 async with await self._connect() as conn:
                     had_one = True
-                    # In this order: what is committed between a look and a later LISTEN would ring nobody.
+                    # LISTEN first: a message that is committed between a look and a later LISTEN would ring nobody.
                     hears = await self._listen(conn)
                     while True:
                         next_in = await self._look_in_time(conn)
-                        # Not before: a server that takes connections but refuses each look deserves the pauses too.
+                        # Reset only now: a server that accepts connections but refuses each look deserves the pauses.
                         if failures:
                             log.info("listening again after %s", quantity(failures, "failure"))
                             failures = 0
@@ -132,14 +132,14 @@ class Listener:
         return True
 
     async def _look_in_time(self, conn: AsyncConnection) -> timedelta | None:
-        # Before the look, so that whoever begins to wait during it gets another one.
+        # Cleared before the look, so that a consumer that begins to wait during the look gets another one.
         self._nudged.clear()
         async with asyncio.timeout(self._deadline):
             return await self._look(conn)
 
     async def _wait(self, conn: AsyncConnection, hears: bool, next_in: timedelta | None) -> None:
         """Return when it is time to look again."""
-        # Never the full interval, so that processes that started together do not look together forever.
+        # The interval varies, so that processes that started together do not look together forever.
         pause = self._poll_interval * random.uniform(0.9, 1.0)
         if next_in is not None:
             pause = min(pause, max(next_in.total_seconds(), 0.001))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 from uuid import UUID
 
 from airflow_provider_pgqueue.core.quantity import seen
 
 Row = dict[str, Any]
+DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
+DEAD_RESULTS: Final = get_args(DeadResult)
+Result = Literal["success", DeadResult, "cancelled"]
+RESULTS: Final = get_args(Result)
 
 
 class Duplicate(int):

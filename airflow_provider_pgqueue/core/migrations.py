@@ -68,8 +68,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
                 if script.version in found:
                     continue
                 conn.execute(script.text.encode())
-                if script.path == "guard.sql":
-                    # Not before: this reads a table that others may write.
+                if script.path == "bootstrap.sql":
                     found = _applied(conn)
                 elif script.version is not None:
                     conn.execute(query("install/record_migration"), [script.version, script.name])

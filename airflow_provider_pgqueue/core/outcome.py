@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, Final
 
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidOutcome
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -63,7 +63,7 @@ class Retry:
     delivery does not count as an attempt: "come back later", any number of times.
     """
 
-    delay: timedelta | None = None
+    delay: Duration | None = None
     details: str | None = None
     count_attempt: bool = True
     failure: Mapping[str, Any] | None = None
@@ -71,7 +71,11 @@ class Retry:
     def __post_init__(self) -> None:
         if not isinstance(self.count_attempt, bool):
             raise TypeError(f"count_attempt is of type {type(self.count_attempt).__name__}. Give True or False.")
-        _check("delay", self.delay, timedelta, "a timedelta")
+        if self.delay is not None:
+            try:
+                as_timedelta(self.delay)
+            except ValueError as error:
+                raise TypeError(f"delay is of type {type(self.delay).__name__}. {error}") from None
         _check("details", self.details, str, "a text")
         _check("failure", self.failure, Mapping, "an object")
 
@@ -90,7 +94,7 @@ PLAIN: Final = Success()  # what most handlers mean, made once
 
 def is_plain(outcome: Outcome | None) -> bool:
     """Return whether it is a success without details and output."""
-    # Not by ==, which an output may answer in its own way.
+    # Compared by identity, because the == of an output may do anything.
     return outcome is None or (isinstance(outcome, Success) and outcome.details is None and outcome.output is None)
 
 
@@ -106,7 +110,7 @@ def outcome_of(
     error: BaseException,
     *,
     rules: ErrorRules | None = None,
-    delay: timedelta | None = None,
+    delay: Duration | None = None,
     failure: dict[str, str] | None = None,
 ) -> Rejected | Failed | Retry:
     """Return the outcome of a message whose handler raised, as the rule for the nearest class of the error says.

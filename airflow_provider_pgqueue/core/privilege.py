@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core.query import query, sql_folder
 _REFUSED: Final = re.compile(r"permission denied for (function|view|table|schema) (\w+)")
 _LISTED: Final = re.compile(r"\['([a-z ]+)', '([^']+)'\]")
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
-# Those with the fewest privileges first.
+# The roles with the fewest privileges come first.
 _GROUPS: Final = ("publisher", "observer", "consumer", "upkeep", "reader", "pipeline", "admin")
 _VIEWS: Final = ("queue_overview", "message_overview", "dispatch_overview", "archive_overview", "result_count")
 _TABLES: Final = {"message": "reader", "message_archive": "reader"} | dict.fromkeys(_VIEWS, "observer")

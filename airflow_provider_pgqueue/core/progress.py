@@ -23,7 +23,7 @@ def watching(say: Callable[[], None]) -> Iterator[None]:
             try:
                 say()
             except Exception as error:
-                # Its text may quote data.
+                # The text of the error may quote data.
                 log.warning("cannot report the progress: %s", type(error).__name__)
 
     thread = threading.Thread(target=watch, name="pgqueue-progress", daemon=True)

@@ -16,13 +16,15 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import check, timed
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async, pause_after
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, QueuePaused, why_again
+from airflow_provider_pgqueue.core.duration import Duration, seconds
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InUse, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -58,7 +60,7 @@ class Bell:
 class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
-    A NOTIFY makes it look for work at once; without one it looks every `poll_interval` seconds, so it depends neither
+    A NOTIFY makes it look for work at once; without one it looks every `poll_interval`, so it depends neither
     on NOTIFY nor on the upkeep. It opens two connections, one to work and one to listen. It opens them again when they
     break, or when the server cannot write, like a standby that is not promoted yet. Over the new connection it settles
     what it had handled, and releases what it had not begun.
@@ -70,13 +72,14 @@ class Worker:
 
     :param conninfo: libpq connection string or URL.
     :param consumer: the queue, the handler, the batch size and the length of a lease.
-    :param poll_interval: seconds between looks when no notification arrives.
+    :param poll_interval: how long it waits between two looks when no notification arrives.
     """
 
     conninfo: str
     consumer: Consumer
-    poll_interval: float = 30.0
+    poll_interval: Duration = 30.0
     counts: Counter[str] = field(init=False, default_factory=Counter)
+    _poll_seconds: float = field(init=False)
     _lease: Lease | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
     _stopping: bool = field(init=False, default=False)
@@ -87,6 +90,8 @@ class Worker:
         check_call(self.consumer.handle, "a message")
         check_call(self.consumer.handle_batch, "a list of messages")
         check_call(self.consumer.retry_delay, "a number of attempts")
+        check({"poll_interval": self.poll_interval}, {"poll_interval": timed})
+        self._poll_seconds = seconds(self.poll_interval)
 
     def stop(self) -> None:
         """Make `run` return after the current message. Safe in a signal handler and from other threads."""
@@ -106,13 +111,13 @@ class Worker:
                     # Check after each reconnection, because the schema may have been upgraded meanwhile.
                     with (
                         connect(self.conninfo, check_schema=True, application_name="pgqueue worker") as conn,
-                        # One for all drains: to start its thread takes a tenth of the time from a ring to the handler.
+                        # All drains share one, because starting its thread delays the first message.
                         closing(Renewal()) as renewal,
                     ):
                         self._finish_lease(conn)
                         self._serve(conn, renewal, until_empty, breaker)
                     break
-                except (ConnectionFailed, psycopg.OperationalError) as error:
+                except (ConnectionFailed, InUse, psycopg.OperationalError) as error:
                     self._failures += 1
                     pause = pause_after(self._failures)
                     log.warning("%s; next try in %.1f s", why_again(error), pause)
@@ -147,15 +152,15 @@ class Worker:
                 # A queue that rings a thousand times a second costs the consumers of others a hundred leases. Not after
                 # the first: that ring may have been for what the drain before it took already.
                 self._told_to_stop.wait(_AFTER_NOTHING)
-            # What rang during the work leads to another look.
-            self._doorbell.wait(self.poll_interval)
+            # A ring during the work leads to another look.
+            self._doorbell.wait(self._poll_seconds)
 
     def _finish_lease(self, conn: psycopg.Connection[Any]) -> None:
         """Settle what was handled under a lease whose connection broke, and release what nobody had begun."""
         if self._lease is not None and (held := self._lease.held):
             lease = self._lease
             lease.give_back(conn)
-            # What it was given without an outcome stays leased: that has to end by itself.
+            # Messages that the handler got and that have no outcome stay leased until the lease ends by itself.
             lost = lease.lost.union(message.id for message in lease.held)
             for message in held:
                 outcome = lease.handled.get(message.id)
@@ -180,7 +185,7 @@ class Worker:
         self._lease = lease
 
     def _note_success(self, counts: Counter[str]) -> None:
-        # Not when it connects: a server that takes connections but refuses to write deserves the pauses too.
+        # Not reset when it connects: a server that accepts connections but refuses to write deserves the pauses too.
         self._failures = 0
 
     @contextmanager
@@ -210,14 +215,14 @@ class Worker:
         except asyncio.CancelledError:
             pass
         except Exception as error:
-            log.warning("not listening (%s): polling every %.0f s", error, self.poll_interval)
+            log.warning("not listening (%s): polling every %.0f s", error, self._poll_seconds)
         finally:
             loop.close()
 
     async def _listen(self) -> None:
-        # What rings may be for another queue. But to ask first would cost a round trip more than to lease at once.
+        # The ring may be for another queue. But asking first would cost one more round trip than leasing at once.
         listener = Listener(
-            self._connect_listener, self._look, poll_interval=self.poll_interval, on_ring=self._doorbell.ring
+            self._connect_listener, self._look, poll_interval=self._poll_seconds, on_ring=self._doorbell.ring
         )
         await listener.run()
 

@@ -43,13 +43,14 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
     _sdk()
     try:
         reply = task_runner.SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf)))
-    except AirflowRuntimeError as error:
-        if _status_of(error) in _REFUSALS:
-            raise RunRefused(
-                f"Airflow does not start a run of DAG {dag_id!r}: {_reason(error)}",
-                f"Its messages were given back without an attempt. {_NO_DAG}",
-            ) from error
-        raise
+    except Exception as error:
+        status, reason = _refusal(error)
+        if status not in _REFUSALS:
+            raise
+        raise RunRefused(
+            f"Airflow does not start a run of DAG {dag_id!r}: {reason}",
+            f"Its messages were given back without an attempt. {_NO_DAG}",
+        ) from error
     if isinstance(reply, ErrorResponse) and reply.error != ErrorType.DAGRUN_ALREADY_EXISTS:
         raise AirflowRuntimeError(reply)
 
@@ -59,17 +60,15 @@ def is_paused(dag_id: str) -> bool:
 
     Airflow 3.1 tells its tasks nothing of DAGs: there the answer is always no.
     """
-    from airflow.sdk.exceptions import AirflowRuntimeError
-
     sdk = _sdk()
     if not hasattr(sdk, "get_dag"):
         return False
     try:
         return bool(sdk.get_dag(dag_id).is_paused)
-    except AirflowRuntimeError as error:
-        if _status_of(error) == 404:
-            raise RunRefused(f"there is no DAG {dag_id!r}", _NO_DAG) from error
-        raise
+    except Exception as error:
+        if _refusal(error)[0] != 404:
+            raise
+        raise RunRefused(f"there is no DAG {dag_id!r}", _NO_DAG) from error
 
 
 def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
@@ -116,16 +115,19 @@ def _states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
     return found | dict.fromkeys(exist, "running")
 
 
-def _status_of(error: Any) -> int | None:
-    """Return the HTTP status of what the api-server answered, if it did."""
-    detail = error.error.detail
-    return detail.get("status_code") if isinstance(detail, Mapping) else None
+def _refusal(error: Any) -> tuple[int | None, str]:
+    """Return the HTTP status and the reason of what the api-server answered, if it did.
 
-
-def _reason(error: Any) -> str:
-    detail = error.error.detail.get("detail")
+    The supervisor of a task tells its answer; `dag.test()` has none, and raises what the client raises.
+    """
+    if (response := getattr(error, "response", None)) is not None:
+        status, detail = response.status_code, getattr(error, "detail", None)
+    elif isinstance(told := getattr(getattr(error, "error", None), "detail", None), Mapping):
+        status, detail = told.get("status_code"), told.get("detail")
+    else:
+        return None, ""
     inner = detail.get("detail", detail) if isinstance(detail, Mapping) else detail
-    return str(inner.get("message", inner) if isinstance(inner, Mapping) else inner or error)
+    return status, str(inner.get("message", inner) if isinstance(inner, Mapping) else inner or error)
 
 
 def _in_state(dag_id: str, run_ids: Sequence[str], state: str) -> list[str]:

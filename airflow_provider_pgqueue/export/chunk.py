@@ -42,7 +42,7 @@ _LONG: Final = 1024
 def export_chunk(
     database: Database, target: Target, partition: Partition, chunk: Chunk, export: str
 ) -> tuple[dict[str, File], Version]:
-    """Write the files of a chunk into the staging folder; return them by where they are, and the version of their rows.
+    """Write the files of a chunk into the staging folder; return them by folder, and the version of their rows.
 
     The rows are those of one point in time of PostgreSQL. Each call has files of its own: of two attempts of a task
     neither touches what the other wrote.
@@ -106,7 +106,7 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
 
 
 def _batches(cursor: Any) -> Iterator[pa.RecordBatch]:
-    """Give the rows; ConnectionFailed if the connection breaks amid them, which Arrow says as an OSError."""
+    """Give the rows; ConnectionFailed if the connection breaks, which Arrow raises as an OSError."""
     try:
         yield from cursor.fetch_record_batch()
     except OSError as error:
@@ -158,7 +158,7 @@ class _Split:
                 if part.writer is not None:
                     part.writer.close()
         finally:
-            # A writer that could not write the end leaves its file open, and this process may go on, as Spark's do.
+            # A writer that could not write the end leaves its file open, and the process may live on, as Spark's do.
             for part in self.parts.values():
                 if part.writer is not None and part.writer.file_handle is not None:
                     with suppress(OSError):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final, TypeVar
 
 import adbc_driver_manager as adbc
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from airflow_provider_pgqueue.core.argument import check, several, whole
 from airflow_provider_pgqueue.core.client import ZERO
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.export.database import Database, translated
@@ -34,7 +34,7 @@ def export_archive(
     *,
     target: str,
     parallelism: int = 4,
-    older_than: timedelta = ZERO,
+    older_than: Duration = ZERO,
     partitions: Sequence[str] = (),
     drop: bool = False,
 ) -> Summary:

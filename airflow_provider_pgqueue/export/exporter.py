@@ -22,6 +22,7 @@ import psycopg
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, duration
 from airflow_provider_pgqueue.core.client import ZERO, run
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     ExportDamaged,
@@ -84,12 +85,12 @@ class Exporter:
     target: Target
     for_each: ForEach
 
-    def all(self, older_than: timedelta, partitions: Sequence[str], *, drop: bool) -> Summary:
+    def all(self, older_than: Duration, partitions: Sequence[str], *, drop: bool) -> Summary:
         """Do all that is to be done and return what it was: partitions, rows, bytes, files, seconds."""
         with _clear(self.target):
             return self._all(older_than, partitions, drop=drop)
 
-    def _all(self, older_than: timedelta, partitions: Sequence[str], *, drop: bool) -> Summary:
+    def _all(self, older_than: Duration, partitions: Sequence[str], *, drop: bool) -> Summary:
         started = time.monotonic()
         done: dict[str, list[Manifest]] = {"exported": [], "skipped": [], "dropped": []}
         kept: dict[str, str] = {}
@@ -118,7 +119,7 @@ class Exporter:
             "seconds": round(time.monotonic() - started, 3),
         }
 
-    def _names(self, older_than: timedelta, partitions: Sequence[str]) -> list[str]:
+    def _names(self, older_than: Duration, partitions: Sequence[str]) -> list[str]:
         """Return the partitions to export; those that are asked for by name, also if they were dropped already."""
         with self.database.connect(NAME) as conn:
             found = closed_partitions(conn, older_than=older_than, names=partitions)

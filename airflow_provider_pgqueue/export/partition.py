@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import ZERO, run
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -30,7 +31,7 @@ _VERSION: Final = sql.SQL("count(*), coalesce(bit_xor(hashtidextended(a.ctid, a.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition of the archive whose time is over, as it was when it was looked at."""
+    """A completed partition of the archive, as it was when it was read."""
 
     name: str
     oid: int
@@ -74,7 +75,7 @@ class Partition:
 
 
 def closed_partitions(
-    conn: psycopg.Connection[Any], *, older_than: timedelta = ZERO, names: Collection[str] = ()
+    conn: psycopg.Connection[Any], *, older_than: Duration = ZERO, names: Collection[str] = ()
 ) -> list[Partition]:
     """Return the partitions whose time ended so long ago, or those with these names; oldest first.
 

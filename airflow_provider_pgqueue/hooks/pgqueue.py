@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, TypeVar, Unpack, cast, overload
 from uuid import UUID
@@ -19,6 +18,7 @@ from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of
 from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.thread import in_thread
@@ -97,7 +97,7 @@ class PgQueueHook(PostgresHook):
 
     def conninfo(self) -> str:
         """Return a libpq connection string, with secrets, for the environment of another program."""
-        # The other program gives itself a name.
+        # The other program chooses its own application_name.
         arguments = self.connection_arguments() | {"application_name": None}
         given = {name: value for name, value in arguments.items() if value is not None or name == "prepare_threshold"}
         return conninfo_of(given)
@@ -105,10 +105,10 @@ class PgQueueHook(PostgresHook):
     async def _aconnection_arguments(self) -> dict[str, Any]:
         """Return the arguments for `psycopg.AsyncConnection.connect` without blocking the event loop.
 
-        The Airflow connection is read again each time, so that a changed password counts.
+        The Airflow connection is read again each time, so that a changed password is used.
         """
         self._connection = await self.aget_connection(self.get_conn_id())
-        # The rest masks secrets and may fetch a token from a cloud, and both block.
+        # The rest masks secrets and may fetch a token from a cloud, which blocks.
         return await in_thread(self.connection_arguments)
 
     async def aconnect(self, **arguments: Any) -> psycopg.AsyncConnection[Any]:
@@ -128,10 +128,6 @@ class PgQueueHook(PostgresHook):
         else:
             arguments = await in_thread(self.connection_arguments)
         return arguments | {"application_name": extra.get("application_name") or "pgqueue:listener"}
-
-    async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:
-        """Return an async connection on which notifications arrive: that of `listen_conn_id` if the extra names one."""
-        return await connection.connect_async(**await self.alisten_arguments())
 
     def get_conn(self) -> Any:
         """Return a connection as `PostgresHook` opens it, for methods of the base class such as `get_records`."""
@@ -204,7 +200,7 @@ class PgQueueHook(PostgresHook):
         queue_name: str,
         *,
         max_messages: int = 1,
-        lease_for: timedelta | None = None,
+        lease_for: Duration | None = None,
         locked_by: str | None = None,
         topic: str | None = None,
         conn: Connection | None = None,

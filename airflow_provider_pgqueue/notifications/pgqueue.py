@@ -11,19 +11,16 @@ from airflow.providers.common.compat.sdk import BaseNotifier
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
-    check,
     json_object,
     json_value,
-    only_texts,
     optional,
     queue_name,
     text,
     whole,
 )
 from airflow_provider_pgqueue.core.client import Statement, run_async
-from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import is_template
+from airflow_provider_pgqueue.tasks.task import check_arguments
 from airflow_provider_pgqueue.tasks.telemetry import task_of
 
 if TYPE_CHECKING:
@@ -82,13 +79,9 @@ class PgQueueNotifier(BaseNotifier):
 
     def _check(self, *, written: bool = False) -> None:
         """Check the arguments; as they were written, only those that no template makes, but the texts of all."""
-        given = {name: getattr(self, name) for name in self.rules}
-        check_connection_ids(given)
-        later = {
-            name for name, value in given.items() if written and name in self.template_fields and is_template(value)
-        }
-        check(given, dict.fromkeys(later, only_texts))
-        check({name: value for name, value in given.items() if name not in later}, self.rules)
+        check_arguments(
+            {name: getattr(self, name) for name in self.rules}, self.rules, self.template_fields if written else ()
+        )
 
     # Airflow renders templates in place, and calls one notifier for all runs of a file that wait for their callbacks.
     def __call__(self, *args: Any) -> None:

@@ -28,6 +28,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.message import Message
@@ -76,11 +77,11 @@ class PgQueueConsumeOperator(WaitingTask):
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
     `timed_out`.
 
-    Even while the function is inside a long call, a task that is told to stop releases the messages that it has not
-    begun within a second, without an attempt, and the current one just before Airflow kills the task. The next try of
-    a killed task first releases the messages that the killed one still holds; for these the attempt counts.
+    A task that is told to stop during a long call releases the messages that it has not begun, without an attempt,
+    and the current one just before Airflow kills the task. The next try of a killed task first releases the messages
+    that the killed one still holds; for these the attempt counts.
 
-    Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
+    Airflow 3.3 sometimes fails a task that resumes within seconds after it deferred, so a wait takes at least eight
     seconds, and this operator has one retry by default, which comes after five seconds.
 
     The arguments for queue, choice of messages and waiting are those of `WaitingTask`.
@@ -104,14 +105,14 @@ class PgQueueConsumeOperator(WaitingTask):
         with the others. With a limit the function runs in a thread of its own. The default is that of the queue's
         policy.
     :param give_up_after: fail with HandlerBroken when the function fails with the same error on each of the first so
-        many messages, or on 95 % of the last 50 times as many; unfinished messages are given back without counting an
-        attempt. 0 or None never gives up.
+        many messages, or on 95 % of the last 10 times as many. What failed has used an attempt, and the rest is given
+        back without one. 0 or None never gives up.
     :param on_error: what becomes of a message whose function raises, by class of the exception; `Rejected`, `Failed` or
         `Retry(…)`, as for `core.Consumer`. Without a rule the message is delivered again after the queue's back-off.
     :param fail_on_failed: fail the task, after all messages are settled, if at least this many of them failed; a float
         is a share of those that were handled. A message counts as failed if its function raised, returned Failed or
-        exceeded its time, even if it is delivered again. The default of 1.0 fails a task all of whose messages failed;
-        None never fails it.
+        exceeded its time, even if it is delivered again. With the default of 1.0 the task fails if all of its
+        messages failed; None never fails it.
     """
 
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "pgqueue_conn_id")
@@ -144,9 +145,9 @@ class PgQueueConsumeOperator(WaitingTask):
         model: Any = None,
         batch_size: int = 100,
         max_messages: int | None = None,
-        lease_for: timedelta | None = None,
-        handler_timeout: timedelta | None = None,
-        give_up_after: int | None = 20,
+        lease_for: Duration | None = None,
+        handler_timeout: Duration | None = None,
+        give_up_after: int | None = 100,
         on_error: ErrorRules | None = None,
         fail_on_failed: float | None = 1.0,
         **kwargs: Unpack[WaitingArguments],
@@ -278,7 +279,7 @@ class PgQueueConsumeOperator(WaitingTask):
             with self._hook.connect(check=False) as conn:
                 lease.give_back(conn)
                 if not self._finished.wait(_LAST_MOMENT):
-                    lease.give_up(conn, "its task was stopped while it was handled")
+                    lease.give_back(conn, reason="its task was stopped while it was handled")
         except Exception as error:
             self.log.warning(
                 "could not release messages of queue %s (%s); their leases end by themselves",

@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.argument import (
     text,
     whole,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.dispatch import end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.starter import RunStarter
@@ -43,10 +44,9 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     A run that is cleared finishes its messages that still wait, and dismisses those that had died. If the run of their
     next attempt has them, or has finished them, its `get_messages` fails.
 
-    The id of a run is made of queue, message and attempt, and each dispatch is recorded before its run starts: whatever
-    dies, no message is lost, and none has two runs for one attempt. The ends of runs are noticed by this operator, by
-    its trigger while it waits, by `PgQueueReconcileOperator`, and at once by a listener in the scheduler. If none of
-    them sees a run alive for `lease_for`, its messages are delivered again.
+    Each dispatch is recorded before its run starts: whatever dies, no message is lost, and none has two runs for one
+    attempt. This operator, its trigger while it waits, `PgQueueReconcileOperator`, and a listener in the scheduler
+    notice the ends of runs. If none of them sees a run alive for `lease_for`, its messages are delivered again.
 
     The result has numbers of dispatches: how many were `started`, and how many earlier ones were found to have ended as
     `success`, `failed` or `lost`.
@@ -75,6 +75,8 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         "conf": optional(json_object),
         "lease_for": duration(timedelta(minutes=1), _LONGEST_LEASE),
     }
+    idle_without: ClassVar[Mapping[str, str]] = {**WaitingTask.idle_without, "group_by": "batch_size"}
+    awaited = "an end of runs, or messages of"
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         max_open: int = 16,
         on_failure: Literal["retry", "fail"] = "retry",
         conf: Mapping[str, Any] | None = None,
-        lease_for: timedelta = timedelta(hours=6),
+        lease_for: Duration = timedelta(hours=6),
         **kwargs: Unpack[WaitingArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -140,25 +142,25 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
 class PgQueueReconcileOperator(QueueTask):
     """Compares the open dispatches with the states of their DAG runs, and ends or renews them.
 
-    Dispatchers do this too; schedule it, for example every ten minutes, where runs take longer than the time between
-    two dispatchers, or where no dispatcher waits. Runs that were recorded and never started are started by the next
-    dispatcher. It ends those that have none any more, because `trigger_dag_id` was changed: as `refused` if Airflow
-    does not know their DAG, and as `lost` when their lease is over.
+    Dispatchers do this too. Schedule it, for example every ten minutes, where runs take longer than the time between
+    two dispatchers, or where no dispatcher waits. The next dispatcher starts runs that were recorded and never started.
+    Where there is none any more, because `trigger_dag_id` was changed, this operator ends their dispatches: as
+    `refused` if Airflow does not know their DAG, and as `lost` when their lease is over.
 
     The result has numbers of dispatches: how many ended as `success`, `failed`, `lost` or `refused`, and how many are
     `unstarted`.
 
-    :param queue_name: only those of this queue.
-    :param trigger_dag_id: only those of this DAG.
+    :param queue_name: only dispatches of this queue.
+    :param trigger_dag_id: only dispatches to this DAG.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "pgqueue_conn_id")
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": optional(queue_name),
         "trigger_dag_id": optional(text),
-        "pgqueue_conn_id": text,
     }
 
     def __init__(
@@ -166,13 +168,11 @@ class PgQueueReconcileOperator(QueueTask):
         *,
         queue_name: str | None = None,
         trigger_dag_id: str | None = None,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
         self.trigger_dag_id = trigger_dag_id
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, int]:

@@ -17,8 +17,8 @@ from airflow_provider_pgqueue.core.argument import (
     text,
     whole,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.dispatch import hand_over
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.starter import RunStarter
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
@@ -52,13 +52,13 @@ class PgQueueDispatchDeadOperator(RunStarter):
     :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
     :param retry_after: the pause after a run that failed; at most a day.
     :param conf: more `conf` for the runs.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "results", "conf", "pgqueue_conn_id")
     reads_queue = True
     ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **RunStarter.rules,
         "queue_name": queue_name,
         "trigger_dag_id": text,
         "results": optional(results),
@@ -67,7 +67,6 @@ class PgQueueDispatchDeadOperator(RunStarter):
         "max_open": whole(1, 10_000),
         "retry_after": duration(timedelta(0), timedelta(days=1)),
         "conf": optional(json_object),
-        "pgqueue_conn_id": text,
     }
 
     def __init__(
@@ -79,9 +78,8 @@ class PgQueueDispatchDeadOperator(RunStarter):
         max_requeues: int | None = 3,
         batch_size: int = 1000,
         max_open: int = 16,
-        retry_after: timedelta = timedelta(minutes=1),
+        retry_after: Duration = timedelta(minutes=1),
         conf: Mapping[str, Any] | None = None,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         retries: int | None = AT_LEAST_ONE,
         **kwargs: Unpack[CommonArguments],
     ) -> None:
@@ -94,7 +92,6 @@ class PgQueueDispatchDeadOperator(RunStarter):
         self.max_open = max_open
         self.retry_after = retry_after
         self.conf = conf
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import psycopg
@@ -12,6 +11,7 @@ import psycopg
 from airflow_provider_pgqueue.core.argument import Rule, optional, text
 from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.tasks.bodies import Messages, PublishesBodies
 from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
@@ -27,13 +27,12 @@ class PgQueuePublishOperator(PublishesBodies):
 
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
     a task that fails has published nothing, and a retry after a success that Airflow did not hear of does not publish
-    again, whatever its bodies are by then. A task that is cleared publishes again. The options of the
-    messages are those of `PublishTask`.
+    again. A task that is cleared does. The options of the messages are those of `PublishTask`.
 
     :param batch_size: messages per round trip.
-    :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
-        the first batch that was not published, so the messages must come in the same order again; so does a task that
-        is cleared.
+    :param one_transaction: False commits each batch, so that consumers can begin before the end. A retry, or a task
+        that is cleared, continues with the first batch that was not published, so the messages must come in the same
+        order.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {**PublishesBodies.rules, **BATCH_RULES}
@@ -66,9 +65,9 @@ class PgQueuePublishQueryOperator(PublishTask):
     :param parameters: the parameters of `sql`.
     :param sql_conn_id: the connection on which `sql` runs, to a PostgreSQL; by default that of the queue.
     :param batch_size: messages per round trip.
-    :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
-        the first batch that was not published, so the rows must come in the same order again; so does a task that is
-        cleared.
+    :param one_transaction: False commits each batch, so that consumers can begin before the end. A retry, or a task
+        that is cleared, continues with the first batch that was not published, so the rows must come in the same
+        order.
     """
 
     template_fields: Sequence[str] = ("sql", "parameters", "sql_conn_id", *PublishTask.template_fields)
@@ -124,18 +123,19 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
 
     The result then also has their `outcomes`. A message that ended as anything but success fails the task, without a
     retry, with its id, result and class of error. The task waits five seconds in the worker, then in the triggerer.
-    Another try of the task publishes nothing, and waits for what an earlier try published, also when it is cleared; a
-    message with another body than then is a new one. The login also needs the role `messages_observer`. The options of
+    Another try of the task, or a task that is cleared, publishes nothing, and waits for what an earlier try published;
+    a message whose body has changed is a new one. The login also needs the role `messages_observer`. The options of
     the messages are those of `PublishTask`.
 
     :param wait_timeout: fail the task when that takes longer in the triggerer.
     :param follow_requeues: when a message dies, wait until it is dismissed, or requeued and the new one is finished.
     :param with_output: add the `output` that the handler returned to each outcome, and so to XCom.
-    :param poll_interval: seconds between looks while waiting when no notification arrives.
+    :param poll_interval: the time between two looks while waiting when no notification arrives.
     :param deferrable: False waits in a worker, for installations without a triggerer.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {**PublishesBodies.rules, **COMPLETION_RULES, "wait_timeout": WAIT_TIMEOUT}
+    awaited = "the ends of its messages in"
     _one_key_for_all = False
     # For this header the database rings when the message is finished.
     _own_headers: ClassVar[Mapping[str, Any]] = {"awaited": True}
@@ -145,10 +145,10 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
         *,
         message: Any = None,
         messages: Messages | None = None,
-        wait_timeout: timedelta | None = None,
+        wait_timeout: Duration | None = None,
         follow_requeues: bool = False,
         with_output: bool = False,
-        poll_interval: float = 10.0,
+        poll_interval: Duration = 10.0,
         deferrable: bool = True,
         **kwargs: Unpack[PublishArguments],
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+_WORDS: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
+
+
+def _cron(value: Any) -> str | None:
+    """Judge the shape of a cron expression; `messages.parse_cron` judges its fields."""
+    if isinstance(value, str) and (len(value.split()) == 5 or value.strip().lower() in _WORDS):
+        return text(value)
+    fields = "minute, hour, day of month, month, day of week"
+    return f"Give five fields ({fields}), or @hourly, @daily, @weekly, @monthly, @yearly."
+
+
 class PgQueueScheduleOperator(QueueTask):
     """Makes the database publish a message at each tick of a cron expression, whether Airflow runs or not.
 
@@ -38,7 +49,6 @@ class PgQueueScheduleOperator(QueueTask):
     :param priority: from 0 to 9; higher is leased first.
     :param headers: an object kept next to each body; `schedule` and `tick` are added.
     :param paused: True pauses it, False resumes it; None leaves it as it is.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = (
@@ -53,15 +63,15 @@ class PgQueueScheduleOperator(QueueTask):
     template_fields_renderers = {"headers": "json"}  # noqa: RUF012 as Airflow has it
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "schedule_name": queue_name,
-        "cron": text,
+        "cron": _cron,
         "queue_name": queue_name,
         "time_zone": text,
         "priority": whole(0, 9),
         "headers": optional(json_object),
         "message": json_value,
         "paused": optional(truth),
-        "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
 
@@ -76,7 +86,6 @@ class PgQueueScheduleOperator(QueueTask):
         priority: int = 4,
         headers: Mapping[str, Any] | None = None,
         paused: bool | None = None,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -88,7 +97,6 @@ class PgQueueScheduleOperator(QueueTask):
         self.message_priority = priority
         self.headers = headers
         self.paused = paused
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, optional, text, truth
 from airflow_provider_pgqueue.core.installation import RULES, Users
-from airflow_provider_pgqueue.core.verbs.queues import Policy
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-
-_DURATIONS: Final = frozenset(name for name, kind in Policy.__annotations__.items() if "timedelta" in str(kind))
-
-
-def _queues(value: Any) -> str | None:
-    if (fix := RULES["queues"](value)) is not None or isinstance(value, str):
-        return fix
-    for queue in value:
-        for name, given in queue.items() if isinstance(queue, Mapping) else ():
-            if name in _DURATIONS and isinstance(given, int | float):
-                return f"For {name} give a timedelta, such as timedelta(seconds={given})."
-    return None
 
 
 class PgQueueSetupOperator(QueueTask):
@@ -46,19 +32,17 @@ class PgQueueSetupOperator(QueueTask):
         `{"orders": {"consume": ["packer"]}}`; those users reach no other queue.
     :param dry_run: install in a transaction that is rolled back, and return what would be done. The task fails where
         the installation would. Meanwhile it holds the locks of an installation.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = ("queues", "grants", "queue_grants", "pgqueue_conn_id")
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         **RULES,
-        "queues": _queues,
         "cron": optional(truth),
         "cron_role": optional(text),
         "roles": optional(truth),
         "dry_run": truth,
-        "pgqueue_conn_id": text,
     }
 
     # BaseOperator has a method of that name.
@@ -74,7 +58,6 @@ class PgQueueSetupOperator(QueueTask):
         grants: Mapping[str, Users] | None = None,
         queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
         dry_run: bool = False,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -85,7 +68,6 @@ class PgQueueSetupOperator(QueueTask):
         self.grants = grants
         self.queue_grants = queue_grants
         self.dry_run_only = dry_run
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:

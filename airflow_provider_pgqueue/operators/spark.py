@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, text, texts, truth
+from airflow_provider_pgqueue.core.argument import Rule, check_names, json_object, optional, text, texts, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.spark import SparkArguments
@@ -49,6 +50,20 @@ def _arguments(value: Any) -> str | None:
     return own[0] if own else None
 
 
+def _takes(pipeline: Any) -> list[str]:
+    """Return the arguments of a pipeline, by the text of its module, which would import Spark; none for no pipeline."""
+    for path in Path(__file__).parents[1].joinpath("spark", "jobs").rglob(f"{pipeline}.py") if pipeline else ():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name == pipeline:
+                return [one.arg for one in node.args.kwonlyargs]
+    return []
+
+
+def _pipeline(value: Any) -> str | None:
+    good = isinstance(value, str) and value.isidentifier() and "run_id" in _takes(value)
+    return None if good else "Give drain, export, repair, triage, replay or reconcile."
+
+
 def _names(value: Any) -> str | None:
     return None if value in ([], ()) else texts(value)
 
@@ -70,7 +85,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         "packing:pack", "parallelism": 4}`. True is a flag, a list repeats the option.
     :param run_id: the name of the run; by default made of the DAG run and the task. A name of more than 250 characters
         is cut, and ends with a hash.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     :param fail_on: names in the summary that fail the task, without a retry, if their value is neither 0 nor None. By
         default `stopped`, which says why a pipeline ended before all was done: a canary that died again, a drain that
         gave up. Others are, for example, `raised` and `invalid` of a repair, and `ready` of a drain.
@@ -82,10 +96,10 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     template_fields: Sequence[str] = ("arguments", "run_id", "pgqueue_conn_id", "conf", "py_files", "name")
     ui_color = "#f5e3d0"
     rules: ClassVar[Mapping[str, Rule]] = {
-        "pipeline": text,
+        **QueueTask.rules,
+        "pipeline": _pipeline,
         "arguments": optional(_arguments),
         "run_id": text,
-        "pgqueue_conn_id": text,
         "fail_on": _names,
         "send_connection": truth,
     }
@@ -96,7 +110,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         pipeline: str,
         arguments: Mapping[str, Any] | None = None,
         run_id: str = _RUN_ID,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         fail_on: Sequence[str] = ("stopped",),
         send_connection: bool = True,
         name: str = "pgqueue",
@@ -106,10 +119,16 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         self.pipeline = pipeline
         self.arguments = arguments
         self.run_id = run_id
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.fail_on = fail_on
         self.send_connection = send_connection
         self.check_written()
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written, those of the pipeline too."""
+        super().check_written()
+        if isinstance(self.arguments, Mapping):
+            given = [name.replace("-", "_") for name in self.arguments]
+            check_names(self.pipeline, given, [name for name in _takes(self.pipeline) if name not in _OWN])
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
         """Submit the pipeline unless its run had finished, wait for it, return what it recorded as its summary."""

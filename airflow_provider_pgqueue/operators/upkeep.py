@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, text, truth
+from airflow_provider_pgqueue.core.argument import Rule, truth
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
@@ -27,15 +27,14 @@ class PgQueueUpkeepOperator(QueueTask):
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
     :param with_metrics: report the numbers of all queues to Airflow's metrics first, even where pg_cron does the
         upkeep; this needs the role `messages_observer`.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = ("pgqueue_conn_id",)
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "skip_if_pg_cron": truth,
         "with_metrics": truth,
-        "pgqueue_conn_id": text,
     }
 
     def __init__(
@@ -43,13 +42,11 @@ class PgQueueUpkeepOperator(QueueTask):
         *,
         skip_if_pg_cron: bool = False,
         with_metrics: bool = False,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.skip_if_pg_cron = skip_if_pg_cron
         self.with_metrics = with_metrics
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Ends the dispatch of a DAG run when the scheduler ends the run, and records the errors of its tasks.
 
-It only makes quick what a reconciliation makes true: if the database cannot be reached, or too much ends at once, the
-next dispatcher or `PgQueueReconcileOperator` finds it.
+It only makes dispatches end sooner: if the database cannot be reached, or too many runs end at once, the
+next dispatcher or `PgQueueReconcileOperator` ends them.
 """
 
 from __future__ import annotations

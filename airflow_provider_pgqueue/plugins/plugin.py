@@ -8,7 +8,7 @@ from airflow_provider_pgqueue.plugins import dispatch_listener, page, state_list
 
 
 class PgQueuePlugin(AirflowPlugin):
-    """Tells the queue when a DAG run that has messages ends, and adds the page Queues.
+    """Tells the queue when a DAG run that has messages ends, and adds the Queues page.
 
     Where the configuration says so, it publishes states.
     """

@@ -23,6 +23,7 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
 
     template_fields = ("queue_name", "pgqueue_conn_id", "results")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, "results": optional(some_results)}
+    awaited = "dead messages of"
 
     def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Unpack[DoorbellArguments]) -> None:
         super().__init__(**kwargs)

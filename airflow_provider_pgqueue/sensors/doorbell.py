@@ -13,7 +13,16 @@ from airflow.providers.common.compat.sdk import AirflowSensorTimeout, PokeReturn
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
+from airflow_provider_pgqueue.core.argument import (
+    POLL_INTERVAL,
+    Rule,
+    check,
+    duration,
+    optional,
+    queue_name,
+    truth,
+)
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
@@ -23,32 +32,18 @@ from airflow_provider_pgqueue.triggers.watch import Doorbell
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_DAY: Final = 86_400.0
-_LONGEST_TIMEOUT: Final = 3660 * _DAY
-_YEAR: Final = timedelta(days=366)
-
-
-def sensor_timeout(value: Any) -> str | None:
-    """Judge the `timeout` of a sensor."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    return number(0, _LONGEST_TIMEOUT, "seconds")(seconds)
-
-
-def _how_long(value: Any) -> str | None:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    good = value is None or number(0, _YEAR.total_seconds())(seconds) is None
-    return None if good else f"Give a timedelta or seconds, up to {_YEAR.days} days."
+SENSOR_TIMEOUT: Final = duration(timedelta(0), timedelta(days=3660))
+MAX_WAIT: Final = optional(duration(timedelta(0), timedelta(days=366)))
 
 
 class DoorbellArguments(SensorArguments, total=False):
     """The arguments of a `DoorbellSensor`."""
 
     queue_name: Required[str]
-    pgqueue_conn_id: str
-    poll_interval: float
+    poll_interval: Duration
     deferrable: bool
     start_from_trigger: bool | None
-    poke_interval: timedelta | float | None
+    poke_interval: Duration | None
     retries: int | None
 
 
@@ -57,22 +52,21 @@ class DoorbellSensor(QueueTask, ObjectSensor):
 
     It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and topics, but no
     messages; the next task leases those. `sensor.output` is an object for the next task, and `sensor.output["ready"]` a
-    value of it. In XCom it is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends as text:
-    what `xcom_pull` returns is for `json.loads`, also of a mapped sensor. `timeout`, `soft_fail` and the other
+    value of it. What `xcom_pull` returns is JSON text, for `json.loads`, because a trigger that ends a task can store
+    only text. `timeout`, `soft_fail` and the other
     parameters are those of `BaseSensorOperator`.
 
-    It begins in a worker, and looks there, before Airflow 3.3, in a mapped task, with an argument that comes from a
-    template or another task, and with an `on_execute_callback` or a `pre_execute`.
+    The sensor begins in a worker before Airflow 3.3, in a mapped task, if an argument comes from a template or another
+    task, and with an `on_execute_callback` or a `pre_execute`.
 
     A sensor with `outlets`, an `on_success_callback` or a `post_execute` ends in a worker, because a triggerer ignores
     these. If it also began in one, it waits for at least eight seconds, and has one retry by default, because Airflow
-    now and then fails a task that resumes sooner.
+    sometimes fails a task that resumes sooner.
 
     If the queue does not exist or is paused, the sensor logs a warning and waits for it.
 
     :param queue_name: the queue to wait for.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
-    :param poll_interval: seconds between looks when no notification arrives.
+    :param poll_interval: the time between two looks when no notification arrives.
     :param deferrable: False looks in a worker, for installations without a triggerer, every `poke_interval`, which by
         default is `poll_interval`.
     :param start_from_trigger: False begins in a worker in any case, for example because a pool limits how many begin;
@@ -82,9 +76,9 @@ class DoorbellSensor(QueueTask, ObjectSensor):
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": queue_name,
-        "pgqueue_conn_id": text,
-        "poll_interval": number(0.01, _DAY, "seconds"),
+        "poll_interval": POLL_INTERVAL,
         "deferrable": truth,
         "start_from_trigger": truth,
     }
@@ -93,22 +87,20 @@ class DoorbellSensor(QueueTask, ObjectSensor):
         self,
         *,
         queue_name: str,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        poll_interval: float = 30.0,
+        poll_interval: Duration = 30.0,
         deferrable: bool = True,
         start_from_trigger: bool | None = None,
-        poke_interval: timedelta | float | None = None,
-        max_wait: timedelta | float | None = None,
+        poke_interval: Duration | None = None,
+        max_wait: Duration | None = None,
         retries: int | None = AT_LEAST_ONE,
         **kwargs: Unpack[SensorArguments],
     ) -> None:
         # Before the base class uses them.
-        check({**kwargs, "max_wait": max_wait}, {"timeout": sensor_timeout, "max_wait": _how_long})
+        check({**kwargs, "max_wait": max_wait}, {"timeout": SENSOR_TIMEOUT, "max_wait": MAX_WAIT})
         if poke_interval is None:
-            poke_interval = poll_interval if number(0.01, _DAY)(poll_interval) is None else 0.0
+            poke_interval = poll_interval if POLL_INTERVAL(poll_interval) is None else 0.0
         super().__init__(poke_interval=poke_interval, max_wait=max_wait, retries=retries, **kwargs)
         self.queue_name = queue_name
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = poll_interval
         self.deferrable = deferrable
         if start_from_trigger is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.sensors.doorbell import DoorbellArguments, DoorbellSensor
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES, PgQueueMessageTrigger
 
@@ -19,18 +19,19 @@ class PgQueueMessageSensor(DoorbellSensor):
 
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param min_messages: how many ready messages to wait for.
-    :param max_wait: accept fewer when the oldest has been ready for this long, in seconds or as a timedelta.
+    :param max_wait: accept fewer when the oldest has been ready for this long.
     """
 
     template_fields: Sequence[str] = ("queue_name", "topic", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, **MESSAGE_RULES}
+    idle_without: ClassVar[Mapping[str, str]] = {"max_wait": "min_messages"}
 
     def __init__(
         self,
         *,
         topic: str | None = None,
         min_messages: int = 1,
-        max_wait: timedelta | float | None = None,
+        max_wait: Duration | None = None,
         **kwargs: Unpack[DoorbellArguments],
     ) -> None:
         super().__init__(max_wait=max_wait, **kwargs)
@@ -45,7 +46,7 @@ class PgQueueMessageSensor(DoorbellSensor):
             poll_interval=self.poll_interval,
             topic=self.topic,
             min_messages=self.min_messages,
-            max_wait=None if self.max_wait is None else self.max_wait.total_seconds(),
+            max_wait=self.max_wait,
             for_task=True,
             **how,
         )

@@ -15,9 +15,9 @@ from airflow.providers.common.compat.sdk import (
     XComArg,
 )
 
-from airflow_provider_pgqueue.core.argument import Rule, check, text
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.doorbell import sensor_timeout
+from airflow_provider_pgqueue.core.argument import Rule, check
+from airflow_provider_pgqueue.core.duration import Duration
+from airflow_provider_pgqueue.sensors.doorbell import SENSOR_TIMEOUT
 from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def _id_of(value: Any) -> int:
-    """Return an id; 0 for what is none."""
+    """Return an id; 0 for a value that is not one."""
     if isinstance(value, Mapping):
-        # A further try of the task that published found the message of the first.
+        # A later try of the publishing task found the message of the first.
         value = value.get("first_id") or value.get("duplicate_of")
     # Digits, because a template makes text.
     good = type(value) is int or (isinstance(value, str) and value.isdecimal() and value.isascii())
@@ -63,15 +63,14 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
         `publish.output`.
     :param follow_requeues: when the message dies, wait until it is dismissed, or requeued and the new one is finished.
     :param with_output: add the `output` that the handler returned to the result, and so to XCom.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
-    :param poll_interval: seconds between looks when no notification arrives.
+    :param poll_interval: the time between two looks when no notification arrives.
     :param deferrable: False waits in a worker, for installations without a triggerer.
     """
 
     template_fields: Sequence[str] = ("message_id", "pgqueue_conn_id")
     ui_color = "#dce9f5"
     _too_late = AirflowSensorTimeout
-    rules: ClassVar[Mapping[str, Rule]] = {**COMPLETION_RULES, "message_id": _message_id, "pgqueue_conn_id": text}
+    rules: ClassVar[Mapping[str, Rule]] = {**COMPLETION_RULES, "message_id": _message_id}
 
     def __init__(
         self,
@@ -79,19 +78,17 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
         message_id: int | str | Mapping[str, Any] | XComArg,
         follow_requeues: bool = False,
         with_output: bool = False,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        poll_interval: float = 10.0,
+        poll_interval: Duration = 10.0,
         deferrable: bool = True,
         retries: int | None = AT_LEAST_ONE,
         **kwargs: Unpack[SensorArguments],
     ) -> None:
         # Before the base class uses it.
-        check(kwargs, {"timeout": sensor_timeout})
+        check(kwargs, {"timeout": SENSOR_TIMEOUT})
         super().__init__(retries=retries, **kwargs)
         self.message_id = message_id
         self.follow_requeues = follow_requeues
         self.with_output = with_output
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = poll_interval
         self.deferrable = deferrable
         self.check_written()

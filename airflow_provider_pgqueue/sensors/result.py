@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.tasks.task import CommonArguments
 
 
@@ -34,7 +34,7 @@ class SensorResult(PlainXComArg):
 class SensorArguments(CommonArguments, total=False):
     """The arguments of Airflow's `BaseSensorOperator`, but for those that a class of ours has itself."""
 
-    timeout: timedelta | float | None
+    timeout: Duration | None
     soft_fail: bool
     mode: str
     exponential_backoff: bool

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, duration, number, optional, truth
+from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, duration, optional, truth
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.core.message import MessageOutcome
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
-from airflow_provider_pgqueue.triggers.watch import OutcomeWatch, summary_of
+from airflow_provider_pgqueue.triggers.watch import summary_of
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.hooks.pgqueue import Connection
@@ -26,10 +27,11 @@ _SAID: Final = 10
 # Seconds. A task that has deferred cannot resume safely before eight have passed, and many replies are quicker.
 _HERE_FIRST: Final = 5.0
 COMPLETION_RULES: Final[Mapping[str, Rule]] = {
+    **QueueTask.rules,
     "follow_requeues": truth,
     "with_output": truth,
     "deferrable": truth,
-    "poll_interval": number(0.01, 86_400.0, "seconds"),
+    "poll_interval": POLL_INTERVAL,
 }
 WAIT_TIMEOUT: Final = optional(duration(timedelta(milliseconds=1), timedelta(days=3660)))
 
@@ -37,25 +39,24 @@ WAIT_TIMEOUT: Final = optional(duration(timedelta(milliseconds=1), timedelta(day
 class AwaitsMessages(QueueTask):
     """A task that ends when messages are finished."""
 
-    pgqueue_conn_id: str
     follow_requeues: bool
     with_output: bool
     deferrable: bool
-    poll_interval: float
+    poll_interval: Duration
     _ends_in_trigger = False
     _too_late: ClassVar[type[AirflowException]] = AirflowException
     """What a wait that ends in a worker raises."""
 
-    def _outcomes(self, ids: Sequence[int], timeout: timedelta | None, **kept: Any) -> list[dict[str, Any]]:
+    def _outcomes(self, ids: Sequence[int], timeout: Duration | None, **kept: Any) -> list[dict[str, Any]]:
         """Return the outcome of each message, all of which are a success, or defer until they are finished.
 
         Raises AirflowFailException, which names those that ended otherwise: a retry would find the same.
         """
         self.message_ids = ids
-        watch = OutcomeWatch(ids=ids, follow_requeues=self.follow_requeues, poll_interval=self.poll_interval)
+        timeout = None if timeout is None else as_timedelta(timeout)
         limit = None if timeout is None else timeout.total_seconds()
         patience = min(_HERE_FIRST, _HERE_FIRST if limit is None else limit) if self.deferrable else limit
-        found = self._wait_here(watch, patience)
+        found = self._wait_here(ids, patience)
         if found is None and not self.deferrable:
             raise self._too_late(f"after {timeout} not all of these messages are finished: {_few(ids)}")
         if found is None:
@@ -84,15 +85,16 @@ class AwaitsMessages(QueueTask):
     def _statement_of_outcomes(self, ids: Sequence[int]) -> verbs.Statement[list[MessageOutcome]]:
         return verbs.message_outcomes(ids, follow_requeues=self.follow_requeues, with_output=self.with_output)
 
-    def _wait_here(self, watch: OutcomeWatch, seconds: float | None) -> list[MessageOutcome] | None:
+    def _wait_here(self, ids: Sequence[int], patience: float | None) -> list[MessageOutcome] | None:
         """Return what became of the messages, or None if they are not finished within so many seconds."""
-        end = None if seconds is None else time.monotonic() + seconds
+        end = None if patience is None else time.monotonic() + patience
+        pause = seconds(self.poll_interval)
         with PgQueueHook(self.pgqueue_conn_id).connect_to_listen() as conn:
             while True:
-                found = run(conn, self._statement_of_outcomes(watch.ids))
+                found = run(conn, self._statement_of_outcomes(ids))
                 if all(one.result is not None for one in found):
                     return found
-                left = self.poll_interval if end is None else min(self.poll_interval, end - time.monotonic())
+                left = pause if end is None else min(pause, end - time.monotonic())
                 if left <= 0:
                     return None
                 _wait_for_ring(conn, left)
@@ -109,8 +111,8 @@ class AwaitsMessages(QueueTask):
         )
 
 
-def _wait_for_ring(conn: Connection, seconds: float) -> None:
-    for _ in conn.notifies(timeout=seconds, stop_after=1):
+def _wait_for_ring(conn: Connection, patience: float) -> None:
+    for _ in conn.notifies(timeout=patience, stop_after=1):
         return
 
 

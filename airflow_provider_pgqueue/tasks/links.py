@@ -1,4 +1,4 @@
-"""The link of a task to its message, or to its queue, on the page *Queues*."""
+"""The link of a task to its message, or to its queue, on the Queues page."""
 
 from __future__ import annotations
 

@@ -18,14 +18,17 @@ from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
     json_object,
+    key,
     moment,
     one_of,
     optional,
     text,
+    topic,
     truth,
     whole,
 )
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -50,16 +53,15 @@ class PublishArguments(Options, TaskArguments, total=False):
 
     queue_name: Required[str]
     origin: bool
-    pgqueue_conn_id: str
 
 
 class PublishTask(QueueTask):
     """Publishes messages with the same options, one round trip per batch.
 
-    What is not published, because its dedup key is remembered, is counted in a warning.
+    A warning counts the messages that are not published because their dedup key is remembered.
     The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
-    hundred, and with `duplicate_of`, the first message of an earlier try, if there was one, and `several`, if it was
-    not the only one. Bodies are neither logged nor put into XCom. A datetime, date or time in a body becomes its ISO
+    hundred. If an earlier try published, it has `duplicate_of`, the first of those messages, and `several`, if there
+    are more. Bodies are neither logged nor put into XCom. A datetime, date or time in a body becomes its ISO
     text, and a UUID or Decimal its text.
 
     :param queue_name: the queue to publish to.
@@ -72,14 +74,12 @@ class PublishTask(QueueTask):
     :param reference: a text to find the messages by; by default DAG, run, task and map index.
     :param topic: words with dots between them, by which consumers can choose messages.
     :param group_key: messages of a group are leased one at a time and in order.
-    :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default the
-        identity of the task without the number of the try, but with that of the clearing: who clears the task wants it
-        to publish again. With a key of your own, a cleared task publishes nothing within the window. None publishes in
-        every try, also in a retry after a success that Airflow did not hear of.
+    :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default all
+        tries of the task have the same key, and a task that is cleared has another, so that it publishes again. With a
+        key of your own, a cleared task publishes nothing within the window. None publishes in every try.
     :param dedup_window: how long the key is remembered; by default the window of the queue.
     :param on_conflict: what happens to a single message whose key is remembered: `skip` it, or let it `replace` the
         one that was published before, unless that has been leased.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     # Not `messages`: what came out of a queue or a file must not be rendered, and Airflow calls templated functions.
@@ -96,6 +96,7 @@ class PublishTask(QueueTask):
     writes_queue = True
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": argument.queue_name,
         "priority": whole(0, 9),
         "delay": duration(timedelta(0), timedelta(days=366)),
@@ -104,12 +105,11 @@ class PublishTask(QueueTask):
         "headers": optional(json_object),
         "origin": truth,
         "reference": optional(text),
-        "topic": optional(text),
-        "group_key": optional(text),
+        "topic": optional(topic),
+        "group_key": optional(key),
         "dedup_key": optional(text),
         "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
         "on_conflict": one_of("skip", "replace"),
-        "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
     batch_size: int = 1000
@@ -123,18 +123,17 @@ class PublishTask(QueueTask):
         *,
         queue_name: str,
         priority: int = 4,
-        delay: timedelta = timedelta(0),
+        delay: Duration = timedelta(0),
         visible_at: datetime | None = None,
-        expires_in: timedelta | None = None,
+        expires_in: Duration | None = None,
         headers: Mapping[str, Any] | None = None,
         origin: bool = True,
         reference: str | None = _OF_THE_TASK,
         topic: str | None = None,
         group_key: str | None = None,
         dedup_key: str | None = _OF_THE_TASK,
-        dedup_window: timedelta | None = None,
+        dedup_window: Duration | None = None,
         on_conflict: str = "skip",
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -151,7 +150,6 @@ class PublishTask(QueueTask):
         self.dedup_key = dedup_key
         self.dedup_window = dedup_window
         self.on_conflict = on_conflict
-        self.pgqueue_conn_id = pgqueue_conn_id
 
     @abstractmethod
     def _batches(self) -> Iterator[list[str]]:
@@ -170,6 +168,14 @@ class PublishTask(QueueTask):
         """Raise for arguments that contradict each other, or of which one would do nothing."""
         if self.dedup_window is not None and self.dedup_key is None:
             raise InvalidArgument("dedup_window is given, and dedup_key is None", "Give both, or no dedup_window.")
+        if self.on_conflict == "replace" and self.dedup_key is None:
+            raise InvalidArgument("on_conflict is 'replace', and dedup_key is None", "Give both, or no on_conflict.")
+        if self.expires_in is not None and seconds(self.delay) >= seconds(self.expires_in):
+            raise InvalidArgument(
+                f"expires_in is {self.expires_in}, and delay {self.delay}: the messages would expire before they are "
+                "ready",
+                "Give a longer expires_in; both begin with the publish.",
+            )
         if self.visible_at is not None and self.delay:
             raise InvalidArgument("delay and visible_at are given", "Give one of them.")
 

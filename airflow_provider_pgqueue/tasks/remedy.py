@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
@@ -24,9 +25,11 @@ from airflow_provider_pgqueue.core.argument import (
     truth,
     whole,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import check_chosen
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import note_remedies, task_of
@@ -38,6 +41,8 @@ _SAY_EVERY: Final = 5.0  # seconds
 _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
 _NOT_DONE: Final = ("stopped", *_STAY_DEAD)
 _COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
+_OF_FILTER: Final = frozenset(field.name for field in fields(DeadFilter))
+_OF_REPAIR: Final = frozenset(field.name for field in fields(Repair)) - {"function", "validator"}
 
 
 def _outcomes(value: Any) -> str | None:
@@ -60,12 +65,11 @@ class RemedyArguments(TaskArguments, total=False):
     max_per_second: float | None
     canary: int
     stop_when_failing: float
-    canary_wait: timedelta
-    delay: timedelta
-    lease_for: timedelta
+    canary_wait: Duration
+    delay: Duration
+    lease_for: Duration
     fail_on: Sequence[str]
     dry_run: bool
-    pgqueue_conn_id: str
 
 
 class ChosenArguments(RemedyArguments, total=False):
@@ -85,8 +89,8 @@ class RemedyTask(QueueTask):
 
     The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
     and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
-    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. What stays dead, and `max_messages` when it is
-    reached, is a warning in the log.
+    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. A warning in the log says what stays dead, and
+    that `max_messages` is reached.
 
     :param queue_name: the queue of the dead messages, to which they return; None only with `ids`, `cause`,
         `fingerprints` or `reference`, for messages of any queue.
@@ -113,7 +117,6 @@ class RemedyTask(QueueTask):
     :param fail_on: what fails the task at its end, without a retry: outcomes, such as `["raised", "invalid"]`, if any
         message had one, and `stopped`, if the canary ended the run. By default only that.
     :param dry_run: say what would be done, and change nothing.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = (
@@ -133,6 +136,7 @@ class RemedyTask(QueueTask):
     writes_queue = True
     ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": optional(argument.queue_name),
         "results": optional(argument.results),
         "cause": optional(text),
@@ -144,19 +148,20 @@ class RemedyTask(QueueTask):
         "since": optional(argument.moment_or_text),
         "until": optional(argument.moment_or_text),
         "max_messages": optional(whole(1, 10_000_000)),
-        "max_requeues": optional(whole(0, 32_767)),
+        "max_requeues": optional(whole(1, 32_767)),
         "max_per_second": optional(number(0.001, 10**9)),
         "canary": whole(0, 10**12),
-        "stop_when_failing": number(0, 100, "percent"),
+        "stop_when_failing": number(0.001, 100, "percent"),
         "canary_wait": duration(timedelta(0), timedelta(days=366)),
         "delay": duration(timedelta(0), timedelta(days=366)),
         "batch_size": whole(1, 10_000),
         "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
         "fail_on": _outcomes,
         "dry_run": truth,
-        "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
+
+    idle_without: ClassVar[Mapping[str, str]] = {"stop_when_failing": "canary", "canary_wait": "canary"}
 
     def __init__(
         self,
@@ -176,13 +181,12 @@ class RemedyTask(QueueTask):
         max_per_second: float | None = None,
         canary: int = 0,
         stop_when_failing: float = 10.0,
-        canary_wait: timedelta = timedelta(minutes=10),
-        delay: timedelta = timedelta(0),
+        canary_wait: Duration = timedelta(minutes=10),
+        delay: Duration = timedelta(0),
         batch_size: int = 100,
-        lease_for: timedelta = timedelta(minutes=1),
+        lease_for: Duration = timedelta(minutes=1),
         fail_on: Sequence[str] = ("stopped",),
         dry_run: bool = False,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -207,12 +211,11 @@ class RemedyTask(QueueTask):
         self.lease_for = lease_for
         self.fail_on = fail_on
         self.is_dry_run = dry_run
-        self.pgqueue_conn_id = pgqueue_conn_id
         self._stopping = False
 
     @abstractmethod
     def _function(self) -> tuple[RepairFunction | str, Validator | str | None]:
-        """Return what says what becomes of each message, and what checks the bodies."""
+        """Return the function that decides on each message, and the one that checks the new bodies."""
 
     def pre_execute(self, context: Any) -> None:
         """Check what templates made, and that there is a time between `since` and `until`."""
@@ -222,7 +225,7 @@ class RemedyTask(QueueTask):
     def check_written(self) -> None:
         """Check the arguments as they were written."""
         super().check_written()
-        check_chosen(self)
+        check_chosen(self.queue_name, self.ids, self.cause, self.fingerprints, self.reference, self.results)
         if not {"since", "until"} & self._made_later:
             self._check_times()
 
@@ -248,7 +251,7 @@ class RemedyTask(QueueTask):
         return summary
 
     def _warn_of_dead(self, summary: Mapping[str, Any]) -> None:
-        """Say what a run that is green did not do."""
+        """Warn of the messages that a successful run leaves dead."""
         where = self.queue_name or "all queues"
         if dead := {name: summary[name] for name in _NOT_DONE if summary[name]}:
             self.log.warning("dead messages of %s stay dead: %s. fail_on makes that a failure.", where, dead)
@@ -268,31 +271,12 @@ class RemedyTask(QueueTask):
 
     def _repair(self, run_id: str) -> Repair:
         function, validator = self._function()
-        return Repair(
-            function=function,
-            run_id=run_id,
-            validator=validator,
-            cause=self.cause,
-            queue_name=self.queue_name,
-            results=self.results,
-            fingerprints=self.fingerprints,
-            ids=json.loads(self.ids) if isinstance(self.ids, str) else self.ids,
-            reference=self.reference,
-            topic=self.topic,
-            headers=self.headers,
-            since=_moment(self.since),
-            until=_moment(self.until),
-            max_messages=self.max_messages,
-            max_requeues=self.max_requeues,
-            max_per_second=self.max_per_second,
-            canary=self.canary,
-            stop_when_failing=self.stop_when_failing,
-            canary_wait=self.canary_wait,
-            delay=self.delay,
-            batch_size=self.batch_size,
-            lease_for=self.lease_for,
-            dry_run=self.is_dry_run,
-        )
+        given = self._given()
+        given |= {"since": _moment(self.since), "until": _moment(self.until)}
+        given["ids"] = json.loads(self.ids) if isinstance(self.ids, str) else self.ids
+        which = DeadFilter(**{name: given[name] for name in _OF_FILTER})
+        rest = {name: value for name, value in given.items() if name in _OF_REPAIR}
+        return Repair(function=function, validator=validator, run_id=run_id, which=which, **rest)
 
 
 def _moment(value: datetime | str | None) -> datetime | None:

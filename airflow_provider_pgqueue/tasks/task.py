@@ -10,10 +10,13 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
+from airflow.sdk.bases.operator import BaseOperatorMeta
 
-from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
+from airflow_provider_pgqueue.core.argument import Rule, check, only_texts, text
+from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.lineage import QueueLineage
 from airflow_provider_pgqueue.tasks.links import PgQueueLink
 
@@ -29,15 +32,16 @@ if TYPE_CHECKING:
 _SOON = timedelta(seconds=5)
 _LATEST = timedelta(minutes=5)
 _TRIGGER_FAILED: Final = "__fail__"  # what Airflow calls the method of a task whose trigger failed
-# Airflow 3.1 knows only yes, for twice as long each time, and takes a number for an error.
+# Airflow 3.1 takes only True here, which doubles the pause each time, and refuses a number.
 DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 AT_LEAST_ONE: Final[int] = max(1, BaseOperator.retries or 0)
 """Retries of tasks that lease or wait: `[core] default_task_retries` of Airflow's configuration, but not none."""
 
 
 class CommonArguments(TypedDict, total=False):
-    """The arguments of Airflow's `BaseOperator`, but for `retries`, which has another default in some classes."""
+    """The arguments of all our tasks, but for `retries`, which has another default in some classes."""
 
+    pgqueue_conn_id: str
     task_id: Required[str]
     allow_nested_operators: bool
     dag: DAG | None
@@ -94,21 +98,53 @@ class CommonArguments(TypedDict, total=False):
 
 
 class TaskArguments(CommonArguments, total=False):
-    """The arguments of Airflow's `BaseOperator`, which all our operators and sensors also take."""
+    """The arguments of all our tasks: the connection, and those of Airflow's `BaseOperator`."""
 
     retries: int | None
 
 
-class QueueTask(QueueLineage, BaseOperator):
-    """A task that uses the queue.
+class TaskClass(BaseOperatorMeta):
+    """Refuses what a DAG gives to a task by a wrong name, or in vain.
 
-    A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
-    default of five minutes nobody would handle the queue. A bad argument is an InvalidArgument when the DAG is parsed,
-    and one that a template made when the task begins. A task whose trigger failed fails with the reason.
+    Before Airflow does: it would say of a misspelled name only that the right one is missing.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {}
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return the task."""
+        takes = _arguments_of(cls)
+        if unknown := next((name for name in kwargs if name not in takes and not name.startswith("_airflow")), None):
+            meant = get_close_matches(unknown, takes, n=1, cutoff=0.7)
+            raise InvalidArgument(
+                f"{cls.__name__} has no argument {unknown!r}",
+                f"Did you mean {meant[0]}?" if meant else "See its arguments in the reference of Airflow's classes.",
+            )
+        task = super().__call__(*args, **kwargs)
+        for name, other in cls.idle_without.items():  # type: ignore[attr-defined]
+            # In default_args it is for others too.
+            if kwargs.get(name) is not None and getattr(task, other) == takes[other]:
+                raise InvalidArgument(
+                    f"{name} is given, and does nothing while {other} is {takes[other]!r}",
+                    f"Give {other} too, or leave {name} out.",
+                )
+        return task
+
+
+class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
+    """A task that uses the queue.
+
+    A retry comes after five seconds, and each further one after twice as long, up to five minutes: during Airflow's
+    default of five minutes nobody would handle the queue. A bad argument is an InvalidArgument when the DAG is parsed,
+    and one that a template made when the task begins. A task whose trigger failed fails with the reason.
+
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {"pgqueue_conn_id": text}
     """By the names of the arguments."""
+    idle_without: ClassVar[Mapping[str, str]] = {}
+    """Arguments that do nothing, and the argument without which, at its default, they do nothing."""
+    awaited: str = "messages of"
+    """What of a queue the task waits for."""
     attributes: ClassVar[Mapping[str, str]] = {}
     """Where an argument is kept, if not under its own name, because Airflow uses that."""
     operator_extra_links = (PgQueueLink(),)
@@ -121,24 +157,20 @@ class QueueTask(QueueLineage, BaseOperator):
     def __init__(
         self,
         *,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         retry_delay: timedelta | float = _SOON,
         retry_exponential_backoff: float = DOUBLED,
         max_retry_delay: timedelta | float | None = _LATEST,
         # Also those of Airflow's sensors and of Spark: each class that a DAG names says which it takes.
         **kwargs: Any,
     ) -> None:
-        if unknown := next((name for name in kwargs if name not in _names_of(type(self))), None):
-            meant = get_close_matches(unknown, _names_of(type(self)), n=1, cutoff=0.7)
-            raise InvalidArgument(
-                f"{type(self).__name__} has no argument {unknown!r}",
-                f"Did you mean {meant[0]}?" if meant else "See its arguments in the reference of Airflow's classes.",
-            )
         super().__init__(
             retry_delay=retry_delay,
             retry_exponential_backoff=retry_exponential_backoff,
             max_retry_delay=max_retry_delay,
             **kwargs,
         )
+        self.pgqueue_conn_id = pgqueue_conn_id
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
         super()._do_render_template_fields(*args, **kwargs)
@@ -159,15 +191,17 @@ class QueueTask(QueueLineage, BaseOperator):
             raise type(error)(self._waited_for()) from error.__cause__ or error
 
     def _waited_for(self) -> str:
-        """Say in vain for what the task waited, and how long."""
+        """Say what the task waited for, and how long."""
         given = {name: getattr(self, name, None) for name in ("topic", "results", "min_messages")}
         chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
         limit = getattr(self, name)
-        subject = f"queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
+        subject = (
+            f"{self.awaited} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
+        )
         return (
             f"waited for {subject}{f' ({chosen})' if chosen else ''} in vain, for the {name} of "
-            f"{limit if isinstance(limit, timedelta) else timedelta(seconds=float(limit))}. "
+            f"{as_timedelta(limit)}. "
             "Give it more time, or see in the queue what is missing."
         )
 
@@ -187,26 +221,17 @@ class QueueTask(QueueLineage, BaseOperator):
 
     def check_written(self) -> None:
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""
-        given = self._given()
-        check_connection_ids(given)
-        later = {name: value for name, value in given.items() if self._comes_later(name, value)}
-        self._made_later = frozenset(later)
-        # Airflow stores the template itself, and a NUL in one DAG would end the processor of all.
-        check(later, dict.fromkeys(later, only_texts))
-        check({name: value for name, value in given.items() if name not in later}, self.rules)
+        self._made_later = check_arguments(self._given(), self.rules, self.template_fields)
 
     def _given(self) -> dict[str, Any]:
         return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
 
-    def _comes_later(self, name: str, value: Any) -> bool:
-        return name in self.template_fields and is_template(value)
-
 
 @cache
-def _names_of(kind: type) -> frozenset[str]:
-    """Return the names of all arguments that an operator takes, its own and those of its bases."""
-    makers = [base.__dict__["__init__"] for base in kind.__mro__ if "__init__" in base.__dict__]
-    return frozenset(name for make in makers for name in signature(make).parameters)
+def _arguments_of(kind: type) -> dict[str, Any]:
+    """Return the arguments that an operator takes, its own and those of its bases, with their defaults."""
+    makers = [base.__dict__["__init__"] for base in reversed(kind.__mro__) if "__init__" in base.__dict__]
+    return {name: one.default for make in makers for name, one in signature(make).parameters.items()}
 
 
 def _timed_out(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:
@@ -220,6 +245,21 @@ def _is_there(value: Any) -> str | None:
 
 def _is_chosen(value: Any) -> str | None:
     return "A template or task made it, and None would take all messages." if value is None else _is_there(value)
+
+
+def check_arguments(
+    given: Mapping[str, Any], rules: Mapping[str, Rule], templates: Collection[str] = ()
+) -> frozenset[str]:
+    """Raise for an argument that breaks its rule; return those of `templates` that are made later, and are judged then.
+
+    Of these only the texts are judged: Airflow stores the template itself, and a NUL in one DAG would end the processor
+    of all.
+    """
+    check_connection_ids(given)
+    later = frozenset(name for name, value in given.items() if name in templates and is_template(value))
+    check(given, dict.fromkeys(later, only_texts))
+    check({name: value for name, value in given.items() if name not in later}, rules)
+    return later
 
 
 def is_template(value: Any) -> bool:

@@ -10,8 +10,8 @@ from typing import ClassVar, Required, Unpack
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.argument import Rule, duration, number, optional, text, truth
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, duration, optional, truth
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments, QueueTask, TaskArguments
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
@@ -22,9 +22,8 @@ class WaitingArguments(TaskArguments, total=False):
     queue_name: Required[str]
     topic: str | None
     wait_for_messages: bool
-    wait_timeout: timedelta | None
-    poll_interval: float
-    pgqueue_conn_id: str
+    wait_timeout: Duration | None
+    poll_interval: Duration
 
 
 class WaitingTask(QueueTask):
@@ -34,19 +33,28 @@ class WaitingTask(QueueTask):
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param wait_for_messages: when there is nothing to do, wait in the triggerer.
     :param wait_timeout: fail the task when a wait takes longer.
-    :param poll_interval: seconds between looks while waiting when no notification arrives.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    :param poll_interval: the time between two looks while waiting when no notification arrives.
     """
 
     reads_queue = True
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
         "queue_name": argument.queue_name,
         "topic": optional(argument.topic_pattern),
         "wait_for_messages": truth,
         "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
-        "poll_interval": number(0.01, 86_400.0, "seconds"),
-        "pgqueue_conn_id": text,
+        "poll_interval": POLL_INTERVAL,
+    }
+
+    idle_without: ClassVar[Mapping[str, str]] = {
+        "wait_timeout": "wait_for_messages",
+        "poll_interval": "wait_for_messages",
+    }
+
+    idle_without: ClassVar[Mapping[str, str]] = {
+        "wait_timeout": "wait_for_messages",
+        "poll_interval": "wait_for_messages",
     }
 
     def __init__(
@@ -55,9 +63,8 @@ class WaitingTask(QueueTask):
         queue_name: str,
         topic: str | None = None,
         wait_for_messages: bool = False,
-        wait_timeout: timedelta | None = None,
-        poll_interval: float = 30.0,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        wait_timeout: Duration | None = None,
+        poll_interval: Duration = 30.0,
         retries: int | None = AT_LEAST_ONE,
         **kwargs: Unpack[CommonArguments],
     ) -> None:
@@ -67,7 +74,6 @@ class WaitingTask(QueueTask):
         self.wait_for_messages = wait_for_messages
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval
-        self.pgqueue_conn_id = pgqueue_conn_id
 
     @abstractmethod
     def _trigger(self, ring_after: float) -> BaseTrigger:
@@ -76,10 +82,10 @@ class WaitingTask(QueueTask):
     def _wait(self, fruitless: int) -> None:
         """Defer, after this many waits that ended with nothing to do."""
         # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.
-        longest = max(self.poll_interval, SAFE_TO_RESUME)
+        longest = max(seconds(self.poll_interval), SAFE_TO_RESUME)
         self.defer(
             trigger=self._trigger(min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest)),
             method_name="execute_complete",
             kwargs={"fruitless": fruitless + 1},
-            timeout=self.wait_timeout,
+            timeout=None if self.wait_timeout is None else as_timedelta(self.wait_timeout),
         )

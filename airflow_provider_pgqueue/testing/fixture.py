@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import connect
 from airflow_provider_pgqueue.core.consumer.batch import Handler
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import ArchivedMessage, Message
 from airflow_provider_pgqueue.core.query import query
@@ -42,9 +43,9 @@ class ArchivedWithBody(ArchivedMessage):
 
 
 class PgQueueFixture:
-    """A queue in a database of its own: any verb of `core.verbs` through `run`, and what only a test wants.
+    """A queue in a database of its own: any verb of `core.verbs` through `run`, and helpers for tests.
 
-    The verbs and helpers work through a session of their own. What the code under test did not commit they do not see.
+    The verbs and helpers use a session of their own, so they do not see what the code under test did not commit.
 
     :param dsn: URI of a database with the schema installed.
     """
@@ -143,24 +144,16 @@ class PgQueueFixture:
 
     # Time -------------------------------------------------------------------------------------------------------------
 
-    def pass_time(self, by: timedelta) -> None:
+    def pass_time(self, by: Duration) -> None:
         """Make it `by` later: delayed and retried messages become ready, leases and messages expire.
 
-        Nobody is rung, as nobody is when time really passes; `upkeep()` rings, and archives what is over.
+        No doorbell rings. `upkeep()` rings, and archives messages that have expired.
         """
-        _pass_time(self._own, by)
-
-
-def _pass_time(conn: Connection, by: timedelta) -> None:
-    """Make it `by` later for every message: moves all times of the schema, apart from the archive, into the past.
-
-    Delayed messages become ready, leases and messages expire. LockNotAvailable if a transaction that is still open
-    holds a message.
-    """
-    if by < timedelta(0):
-        raise InvalidArgument(f"cannot pass {by}: time goes forward. Give a positive timedelta.")
-    with conn.transaction():
-        conn.execute("SET LOCAL lock_timeout = '5s'")
-        for (statement,) in conn.execute(query("testing/moves_of_time")).fetchall():
-            conn.execute(statement.encode(), {"by": by})
-    conn.execute(query("testing/reset_marks"))
+        length = as_timedelta(by)
+        if length < timedelta(0):
+            raise InvalidArgument(f"cannot pass {by}: time goes forward. Give a positive duration.")
+        with self._own.transaction():
+            self._own.execute("SET LOCAL lock_timeout = '5s'")
+            for (statement,) in self._own.execute(query("testing/moves_of_time")).fetchall():
+                self._own.execute(statement.encode(), {"by": length})
+        self._own.execute(query("testing/reset_marks"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
@@ -28,11 +28,6 @@ class PgQueueDeadMessageTrigger(DoorbellTrigger):
         super().__init__(**kwargs)
         self.results = results
         self.check_arguments()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and exactly the arguments of `__init__`."""
-        classpath, arguments = super().serialize()
-        return classpath, arguments | {"results": self.results}
 
     def watch(self) -> DeadMessageWatch:
         """Return a new watch of the queue."""

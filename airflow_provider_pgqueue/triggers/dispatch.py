@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, ClassVar, Final, Unpack
+from typing import ClassVar, Final, Unpack
 from weakref import WeakKeyDictionary
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -56,11 +56,6 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
         self.dag_id = dag_id
         self.max_open = max_open
         super().__init__(topic=topic, **kwargs)
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and exactly the arguments of `__init__`."""
-        classpath, arguments = super().serialize()
-        return classpath, arguments | {"dag_id": self.dag_id, "max_open": self.max_open}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""

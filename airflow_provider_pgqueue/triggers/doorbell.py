@@ -9,11 +9,22 @@ import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any, ClassVar, Final, Required, TypedDict
 
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue.core.argument import Rule, check, check_names, number, queue_name, text, truth
+from airflow_provider_pgqueue.core.argument import (
+    POLL_INTERVAL,
+    Rule,
+    check,
+    check_names,
+    duration,
+    queue_name,
+    text,
+    truth,
+)
+from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument, SchemaError
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.triggers.hub import rings
@@ -22,8 +33,8 @@ from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 log = logging.getLogger(__name__)
 _SHORTEST: Final = 5.0  # seconds that a watcher waits after a failure; doubles up to
 _LONGEST: Final = 300.0
-_DAY: Final = 86_400.0
-# Airflow fails now and then a task that resumes within some six seconds after it deferred: until it has recorded that
+RING_AFTER: Final = duration(timedelta(0), timedelta(days=1))
+# Airflow sometimes fails a task that resumes within some six seconds after it deferred: until it has recorded that
 # the worker ended, it takes the end of that for the end of the task.
 SAFE_TO_RESUME: Final = 8.0
 
@@ -40,11 +51,11 @@ class TriggerArguments(TypedDict, total=False):
 
     queue_name: Required[str]
     pgqueue_conn_id: str
-    poll_interval: float
-    ring_every: float
+    poll_interval: Duration
+    ring_every: Duration
     end_task: bool
     with_result: bool
-    ring_after: float
+    ring_after: Duration
     for_task: bool
 
 
@@ -57,24 +68,23 @@ class DoorbellTrigger(BaseEventTrigger):
 
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection. All triggers of a triggerer share one session per connection.
-    :param poll_interval: seconds between looks when no notification arrives.
-    :param ring_every: seconds after which a watcher rings again if the work that it rang for is still there. Doubles
+    :param poll_interval: the time between two looks when no notification arrives.
+    :param ring_every: the time after which a watcher rings again if the work that it rang for is still there. Doubles
         each time that nothing has changed, up to 30 times this value.
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker; a watcher ignores it.
     :param with_result: False ends the task without a result.
-    :param ring_after: seconds that a waiting task waits in any case.
-    :param for_task: True if a task waits. A triggerer knows that anyway, but `dag.test()` does not, where an error that
-        no retry fixes has to be raised.
+    :param ring_after: how long a waiting task waits in any case.
+    :param for_task: True if a task waits. A triggerer knows that by itself; `dag.test()` does not.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,
         "pgqueue_conn_id": text,
-        "poll_interval": number(0.01, _DAY, "seconds"),
-        "ring_every": number(0.01, _DAY, "seconds"),
+        "poll_interval": POLL_INTERVAL,
+        "ring_every": POLL_INTERVAL,
         "end_task": truth,
         "with_result": truth,
-        "ring_after": number(0, _DAY, "seconds"),
+        "ring_after": RING_AFTER,
         "for_task": truth,
     }
 
@@ -86,11 +96,11 @@ class DoorbellTrigger(BaseEventTrigger):
         *,
         queue_name: str | None = None,
         pgqueue_conn_id: str = "pgqueue_default",
-        poll_interval: float = 30.0,
-        ring_every: float = 10.0,
+        poll_interval: Duration = 30.0,
+        ring_every: Duration = 10.0,
         end_task: bool = False,
         with_result: bool = True,
-        ring_after: float = 0.0,
+        ring_after: Duration = 0.0,
         for_task: bool = False,
         **unknown: Any,
     ) -> None:
@@ -102,11 +112,11 @@ class DoorbellTrigger(BaseEventTrigger):
             raise InvalidTriggerArgument(f"{kind} has no queue_name", "Give the name of the queue to wait for.")
         self.queue_name = queue_name
         self.pgqueue_conn_id = pgqueue_conn_id
-        self.poll_interval = poll_interval
-        self.ring_every = ring_every
+        self.poll_interval = seconds(poll_interval)
+        self.ring_every = seconds(ring_every)
         self.end_task = end_task
         self.with_result = with_result
-        self.ring_after = ring_after
+        self.ring_after = seconds(ring_after)
         self.for_task = for_task
 
     def check_arguments(self) -> None:
@@ -119,17 +129,8 @@ class DoorbellTrigger(BaseEventTrigger):
         """Return a new watch of the queue."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and exactly the arguments of `__init__`."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "queue_name": self.queue_name,
-            "pgqueue_conn_id": self.pgqueue_conn_id,
-            "poll_interval": self.poll_interval,
-            "ring_every": self.ring_every,
-            "end_task": self.end_task,
-            "with_result": self.with_result,
-            "ring_after": self.ring_after,
-            "for_task": self.for_task,
-        }
+        """Return the class and exactly the arguments of `__init__`, each of which has a rule."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in self.rules}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once for a deferred task, without end for a watcher."""

@@ -68,7 +68,7 @@ async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
 
     Work that is there already rings, too. A lost connection is opened again, followed by a look. Raises errors that a
     retry cannot fix, such as an unknown connection, or a password that is refused from the beginning; one that is
-    refused later is being changed, and is tried with what Airflow then says that it is.
+    refused later is being changed, and the next try asks Airflow for it again.
     """
     hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id))
     waiting = hub.join(watch)
@@ -101,7 +101,7 @@ class _Waiting:
             await self._rung.wait()
             self._rung.clear()
             if self._error is not None:
-                # One error for many: without this each who raises it would add to the traceback of all.
+                # Several waiters raise one error: without this each of them would add to the traceback of all.
                 raise self._error.with_traceback(None)
             if self._warning is not None:
                 # Here, in the context of whoever waits, so that it is in the log of the task too.
@@ -116,7 +116,7 @@ class _Waiting:
         return self.watch.of_queue and now >= self._doubt_at
 
     def see_queue(self, closed: ClosedQueue | None, now: float) -> None:
-        """Take note that the queue can be waited for, or say once that it does not exist, or no longer, or is paused.
+        """Record that the queue can be waited for, or warn once that it does not exist, was dropped, or is paused.
 
         A dropped queue that was paused counts as one that is gone.
         """
@@ -129,7 +129,7 @@ class _Waiting:
         self._doubt_at = now + _DOUBT_AGAIN if self._was_open else -math.inf
 
     def see_slow(self, took: float, pause: float) -> None:
-        """Say once that the look was cancelled, until one succeeds: without the topic."""
+        """Warn that the look was cancelled, once until one succeeds, and without naming the topic."""
         if not self._is_slow:
             queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
             by_topic = " by topic" if self.watch.is_filtered else ""
@@ -258,7 +258,7 @@ class _Hub:
         """
         if self._asking is None or self._asking.done():
             self._asking = asyncio.ensure_future(self._ask_for_arguments())
-            # Nobody may be left to hear of an error.
+            # Perhaps nobody is left to hear of an error.
             self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
         await asyncio.wait({self._asking}, timeout=_PATIENCE if self._known else _LONGEST)
         if self._known:
@@ -281,12 +281,12 @@ class _Hub:
             alone = waiting.watch.queue_name if waiting.question in self._apart else None
             asking[waiting.question, alone].append(waiting)
         self._paces = {question: self._paces.get(question) or _Pace() for question in asking}
-        # A filter reads each message that it leaves out: nobody else has to wait for it.
+        # A filter reads each message that it leaves out, so those without one go first.
         order = sorted(asking, key=lambda one: (asking[one][0].watch.is_filtered, self._paces[one].failures))
         now = asyncio.get_running_loop().time()
         due = [one for one in order if self._paces[one].at <= now]
         if asking and not due:
-            # Whether the connection lives has to be known all the same.
+            # We must still find out whether the connection is alive.
             async with asyncio.timeout(_DEADLINE):
                 await conn.execute(query("backend_pid"))
         wishes = [timedelta(seconds=pace.at - now) for pace in self._paces.values() if pace.at > now]
@@ -296,7 +296,7 @@ class _Hub:
     async def _ask_in_turn(
         self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting], pace: _Pace
     ) -> list[timedelta]:
-        """Ask one question and return how soon to look again. A question that is too slow is said, and is no error."""
+        """Ask one question and return how soon to look again. One that is too slow is a warning, not an error."""
         clock = asyncio.get_running_loop().time
         began = clock()
         try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Unpack
+from datetime import timedelta
+from typing import ClassVar, Final, Unpack
 
-from airflow_provider_pgqueue.core.argument import Rule, number, optional, topic_pattern, whole
+from airflow_provider_pgqueue.core.argument import Rule, duration, optional, topic_pattern, whole
+from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger, TriggerArguments
 from airflow_provider_pgqueue.triggers.watch import MessageWatch
 
@@ -14,7 +16,6 @@ MESSAGE_RULES: Final[Mapping[str, Rule]] = {
     # Counted at each look.
     "min_messages": whole(1, 1_000_000),
 }
-_YEAR: Final = 366 * 86_400.0
 
 
 class PgQueueMessageTrigger(DoorbellTrigger):
@@ -26,13 +27,13 @@ class PgQueueMessageTrigger(DoorbellTrigger):
 
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param min_messages: fire only when this many messages are ready.
-    :param max_wait: seconds after which fewer are enough, counted from when the oldest became ready.
+    :param max_wait: the time after which fewer are enough, counted from when the oldest became ready.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
         **DoorbellTrigger.rules,
         **MESSAGE_RULES,
-        "max_wait": optional(number(0, _YEAR, "seconds")),
+        "max_wait": optional(duration(timedelta(0), timedelta(days=366))),
     }
 
     def __init__(
@@ -40,23 +41,14 @@ class PgQueueMessageTrigger(DoorbellTrigger):
         *,
         topic: str | None = None,
         min_messages: int = 1,
-        max_wait: float | None = None,
+        max_wait: Duration | None = None,
         **kwargs: Unpack[TriggerArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.topic = topic
         self.min_messages = min_messages
-        self.max_wait = max_wait
+        self.max_wait = None if max_wait is None else seconds(max_wait)
         self.check_arguments()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and exactly the arguments of `__init__`."""
-        classpath, arguments = super().serialize()
-        return classpath, arguments | {
-            "topic": self.topic,
-            "min_messages": self.min_messages,
-            "max_wait": self.max_wait,
-        }
 
     def watch(self) -> MessageWatch:
         """Return a new watch of the queue."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue.core.argument import Rule, check, number, text, truth
+from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, check, text, truth
+from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
-from airflow_provider_pgqueue.triggers.doorbell import InvalidTriggerArgument
+from airflow_provider_pgqueue.triggers.doorbell import RING_AFTER, InvalidTriggerArgument
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.watch import OutcomeWatch
-
-_DAY: Final = 86_400.0
 
 
 def _ids(value: Any) -> str | None:
@@ -31,21 +30,21 @@ class PgQueueOutcomeTrigger(BaseTrigger):
 
     :param ids: the messages.
     :param pgqueue_conn_id: the Airflow connection. All triggers of a triggerer share one session per connection.
-    :param poll_interval: seconds between looks when no notification arrives.
+    :param poll_interval: the time between two looks when no notification arrives.
     :param follow_requeues: wait for the message that repeats a dead one.
     :param end_task: if all are a success, end the task in the triggerer, with the outcome of the first as its result.
     :param with_result: False ends the task without a result.
-    :param ring_after: seconds before which the task does not resume in a worker.
+    :param ring_after: the time before which the task does not resume in a worker.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "ids": _ids,
         "pgqueue_conn_id": text,
-        "poll_interval": number(0.01, _DAY, "seconds"),
+        "poll_interval": POLL_INTERVAL,
         "follow_requeues": truth,
         "end_task": truth,
         "with_result": truth,
-        "ring_after": number(0, _DAY, "seconds"),
+        "ring_after": RING_AFTER,
     }
 
     def __init__(
@@ -53,20 +52,20 @@ class PgQueueOutcomeTrigger(BaseTrigger):
         *,
         ids: list[int],
         pgqueue_conn_id: str = "pgqueue_default",
-        poll_interval: float = 10.0,
+        poll_interval: Duration = 10.0,
         follow_requeues: bool = False,
         end_task: bool = False,
         with_result: bool = True,
-        ring_after: float = 0.0,
+        ring_after: Duration = 0.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ids = ids
         self.pgqueue_conn_id = pgqueue_conn_id
-        self.poll_interval = poll_interval
+        self.poll_interval = seconds(poll_interval)
         self.follow_requeues = follow_requeues
         self.end_task = end_task
         self.with_result = with_result
-        self.ring_after = ring_after
+        self.ring_after = seconds(ring_after)
         check_connection_ids({"pgqueue_conn_id": pgqueue_conn_id}, InvalidTriggerArgument)
         check(vars(self), self.rules, InvalidTriggerArgument)
 

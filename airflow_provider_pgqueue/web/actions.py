@@ -76,7 +76,7 @@ def _one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
 
 def _dead(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     """Raise 409 if nothing is to be done about a message."""
-    if not run(conn, verbs.dead_ids(name, ids=[int(given["id"])])):
+    if not run(conn, verbs.dead_ids(verbs.DeadFilter(name, ids=[int(given["id"])]))):
         raise HTTPException(409, f"Message {given['id']} is not dead, or has a remedy already: there is nothing to do.")
     return {}
 

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.errors import PgQueueError, translate
-from airflow_provider_pgqueue.web import actions, message, queue, queues, run
+from airflow_provider_pgqueue.web import actions, message, messages, queue, queues, run
 from airflow_provider_pgqueue.web.guard import with_headers
 from airflow_provider_pgqueue.web.html import error_page
 from airflow_provider_pgqueue.web.request import Connect, Links, Person, Site, person_of
@@ -62,7 +62,7 @@ def make_app(
     app.middleware("http")(_room())
     app.middleware("http")(with_headers)
     app.add_middleware(_WholePaths)
-    for part in (queues, queue, message, run, actions):
+    for part in (queues, queue, message, messages, run, actions):
         app.include_router(part.router)
     for folder in ("static", "vendor"):
         app.mount(f"/{folder}", StaticFiles(directory=_FOLDER / folder), name=folder)

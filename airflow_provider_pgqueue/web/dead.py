@@ -30,8 +30,8 @@ def chosen(form: Form) -> dict[str, Any]:
         "results": [result] if result else list(RESULTS),
         "fingerprints": [cause] if (cause := text(form, "fingerprint")) else None,
         "reference": text(form, "reference"),
-        "since": _moment(form, "since"),
-        "until": _moment(form, "until"),
+        "since": moment(form, "since"),
+        "until": moment(form, "until"),
     }
 
 
@@ -43,7 +43,7 @@ def text(form: Form, name: str) -> str | None:
     return written or None
 
 
-def _moment(form: Form, name: str) -> str | None:
+def moment(form: Form, name: str) -> str | None:
     """Return a time of a form, which is UTC unless it says otherwise."""
     if (written := text(form, name)) is None:
         return None

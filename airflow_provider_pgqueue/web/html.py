@@ -13,6 +13,7 @@ from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
+from airflow_provider_pgqueue.core.frames import own_frames
 from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
 from airflow_provider_pgqueue.core.unseen import replace_unseen
 from airflow_provider_pgqueue.web.guard import token_for
@@ -82,6 +83,8 @@ def _environment() -> Environment:
         "pretty": pretty,
         "shown": shown,
         "task": lambda name: task_of(name) if name else None,
+        "own_frames": own_frames,
+        "combine": lambda given, more: {**given, **more},
         "segment": lambda text: quote(str(text), safe=""),
         "query": lambda given: urlencode({key: value for key, value in given.items() if value not in (None, "")}),
         "series": lambda given: json.dumps(given, separators=(",", ":")),

@@ -56,17 +56,10 @@ def _find(site: Site, id: int, bodies: bool) -> dict[str, Any]:
         "finished": finished[0] if finished else None,
         "queue_name": life[0]["queue_name"] if life else None,
         "rights": rights,
-        "trouble": _trouble(finished[0].failure if finished else None),
     }
 
 
 def _inside(site: Site, id: int) -> Row | Refused | None:
     with site.reading() as conn:
-        rows = part(conn, lambda: rows_of(conn, "body_of_message", id=id, longest=_LONGEST))
+        rows = part(conn, lambda: rows_of(conn, "bodies", ids=[id], longest=_LONGEST, largest=2**30))
     return rows if isinstance(rows, Refused) else next(iter(rows), None)
-
-
-def _trouble(failure: Any) -> str | None:
-    """Return the traceback of the last failure."""
-    found = failure.get("traceback") if isinstance(failure, dict) else None
-    return None if found is None else str(found)

@@ -16,6 +16,7 @@ T = TypeVar("T")
 SECONDS: Final = 4.0  # the pages ask every five
 _LATE: Final = timedelta(days=1)  # as health() has it
 _SLOW: Final = 30.0
+_STEP: Final = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ def overview(site: Site) -> Overview:
         return Overview(datetime.now(UTC), ask(site, verbs.status()), pressing)
 
     return site.shared.get("overview", SECONDS, find)
+
+
+def is_behind(known_until: datetime) -> bool:
+    """Whether the history, which the upkeep records each minute, should be known for longer than this."""
+    return datetime.now(UTC) - known_until > timedelta(minutes=5)
 
 
 def needs(queue: QueueStatus) -> list[str]:
@@ -90,7 +96,7 @@ def sparks(site: Site, names: Sequence[str]) -> dict[str, Spark]:
 
     def find() -> dict[str, Spark]:
         since = datetime.now(UTC) - timedelta(hours=1)
-        rows = ask(site, verbs.queue_sparklines(names, since=since, step=timedelta(minutes=2)))
+        rows = ask(site, verbs.queue_sparklines(names, since=since, step=_STEP))
         return {row["queue_name"]: Spark.from_row(row) for row in rows}
 
     return site.shared.get(("sparks", *names), 15.0, find) if names else {}
@@ -100,16 +106,28 @@ def sparks(site: Site, names: Sequence[str]) -> dict[str, Spark]:
 class Spark:
     """The last hour of a queue, in steps."""
 
-    arrivals: list[int]
-    completions: list[int]
+    arrivals: list[int | None]
+    completions: list[int | None]
+    known: bool
+    unknown_since: datetime | None
 
     @property
-    def moved(self) -> bool:
-        """Whether anything came or went."""
-        return any(self.arrivals) or any(self.completions)
+    def arrived(self) -> int:
+        """How many messages were published, as far as it is known."""
+        return sum(one or 0 for one in self.arrivals)
+
+    @property
+    def completed(self) -> int:
+        """How many messages were archived, as far as it is known."""
+        return sum(one or 0 for one in self.completions)
 
     @classmethod
     def from_row(cls, row: Row) -> Spark:
         """Read a row of queue_sparklines, where a step that was not recorded is None."""
-        finished = zip(row["success"], row["dead"], strict=True)
-        return cls([one or 0 for one in row["arrivals"]], [(good or 0) + (dead or 0) for good, dead in finished])
+        known = [row["first_at"] + (n + 1) * _STEP for n, one in enumerate(row["arrivals"]) if one is not None]
+        return cls(
+            row["arrivals"],
+            [None if good is None else good + dead for good, dead in zip(row["success"], row["dead"], strict=True)],
+            bool(known),
+            known[-1] if known and is_behind(known[-1]) else None,
+        )

@@ -12,12 +12,12 @@ from airflow_provider_pgqueue.core.message import Row
 _TRAFFIC: Final = (("arrivals", "published", "--c0"), ("success", "success", "--c2"), ("dead", "dead", "--c5"))
 _LEVELS: Final = (("depth", "depth", "--c0"), ("leased", "leased", "--c1"), ("dead_now", "dead", "--c5"))
 _WAITS: Final = (
-    ("wait_p50", "half", "--c4"),
-    ("wait_p95", "95 %", "--c0"),
-    ("wait_p99", "99 %", "--c3"),
+    ("wait_p50", "p50", "--c4"),
+    ("wait_p95", "p95", "--c0"),
+    ("wait_p99", "p99", "--c3"),
     ("oldest_age", "oldest ready", "--c5"),
 )
-_RUNS: Final = (("run_p50", "half", "--c4"), ("run_p95", "95 %", "--c0"), ("run_p99", "99 %", "--c3"))
+_RUNS: Final = (("run_p50", "p50", "--c4"), ("run_p95", "p95", "--c0"), ("run_p99", "p99", "--c3"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ def plots_of(history: list[Row], step: timedelta) -> list[Plot]:
     said = (
         ("traffic", f"Traffic per {per}", "messages published, finished and dead", _TRAFFIC, "messages"),
         ("levels", "Messages in the queue", "depth, leased messages and dead messages", _LEVELS, "messages"),
-        ("waits", "Time from publish to lease", "how long half, 95 and 99 of 100 waited", _WAITS, "seconds"),
-        ("runs", "Time from lease to archive", "how long half, 95 and 99 of 100 took", _RUNS, "seconds"),
+        ("waits", "Time from publish to lease", "how long messages waited: p50, p95 and p99", _WAITS, "seconds"),
+        ("runs", "Time from lease to archive", "how long handlers took: p50, p95 and p99", _RUNS, "seconds"),
     )
     return [_plot(key, title, says, rows, lines, unit) for key, title, says, lines, unit in said]
 

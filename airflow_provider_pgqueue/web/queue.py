@@ -28,6 +28,7 @@ SPANS: Final = {
     "week": (timedelta(days=7), timedelta(hours=2)),
 }
 _STEPS_OF_CAUSES: Final = {"hour": timedelta(minutes=2), "day": timedelta(hours=1), "week": timedelta(hours=4)}
+_ORDERS: Final = {"died": "died", "waiting": "waiting", "last": "last_at"}
 _CAUSES: Final = 50
 _SLOWER: Final = 15.0  # what is by the minute need not be asked for every four seconds
 
@@ -36,9 +37,12 @@ _SLOWER: Final = 15.0  # what is by the minute need not be asked for every four 
 def queue(request: Request, name: str) -> Response:
     """All that is known of one queue."""
     site, bodies = site_of(request), person_of(request).may_act
-    span = choices(request.query_params, {"span": tuple(SPANS)})["span"]
+    chosen = choices(request.query_params, {"span": tuple(SPANS), "by": tuple(_ORDERS)})
+    span, by = chosen["span"], chosen["by"]
     found = site.shared.get(("queue", name, span, bodies), numbers.SECONDS, lambda: _find(site, name, span, bodies))
-    return page(request, "queue.html", span=span, spans=list(SPANS), done=said_of(request), **found)
+    if not isinstance(found["causes"], Refused):
+        found = found | {"causes": sorted(found["causes"], key=lambda cause: cause[_ORDERS[by]] or 0, reverse=True)}
+    return page(request, "queue.html", span=span, by=by, spans=list(SPANS), done=said_of(request), **found)
 
 
 def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
 
         def past() -> tuple[list[Plot], Row]:
             rows = run(conn, verbs.queue_history(name, since=since, step=step))
-            return plots_of(rows, step), sums_of(rows)
+            return plots_of(rows, step), sums_of(rows, step)
 
         def causes() -> list[Row]:
             found = run(conn, verbs.dead_trend(name, since=since, step=_STEPS_OF_CAUSES[span], max_causes=_CAUSES))
@@ -64,7 +68,6 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
             "past": part(conn, lambda: site.shared.get(("past", name, span), _SLOWER, past)),
             "causes": part(conn, lambda: site.shared.get(("dead", name, span, bodies), _SLOWER, causes)),
             "workers": part(conn, lambda: run(conn, verbs.workers(name))[:50]),
-            "leased": part(conn, lambda: rows_of(conn, "leased_of_queue", queue_name=name)),
             "schedules": part(conn, lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),
             "dispatches": part(conn, lambda: rows_of(conn, "dispatches_of_queue", queue_name=name)),
             "policy": part(conn, lambda: rows_of(conn, "policy_of_queue", queue_name=name)[0]),
@@ -91,16 +94,17 @@ def _with_older(conn: Connection, name: str, dead: int, found: list[Row]) -> lis
             "first_at": cause.first_at,
             "last_at": cause.last_at,
             "series": [],
-            "sample_ids": [cause.newest_id],
-            "sample_references": [None],
         }
         for cause in older
         if cause.fingerprint not in {known["fingerprint"] for known in found}
     ]
 
 
-def sums_of(rows: list[Row]) -> Row:
-    """Return what arrived and was archived in the whole time."""
+def sums_of(rows: list[Row], step: timedelta) -> Row:
+    """Return what arrived and was archived in the time, as far as the history knows it: None where it does not."""
     names = ("arrivals", "success", "failed", "rejected", "lock_expired", "expired")
-    found = {name: sum(row[name] or 0 for row in rows) for name in names}
-    return found | {"dead": sum(found[name] for name in names[2:])}
+    known = [row for row in rows if row["arrivals"] is not None]
+    found: Row = {name: sum(row[name] for row in known) if known else None for name in names}
+    until = known[-1]["bucket_at"] + step if known else None
+    dead = sum(found[name] for name in names[2:]) if known else None
+    return found | {"dead": dead, "known_until": until, "behind": until is not None and numbers.is_behind(until)}

@@ -17,6 +17,10 @@ from airflow_provider_pgqueue.web.request import site_of
 router = APIRouter()
 _PER_PAGE: Final = 50
 _SUMS: Final[tuple[Literal["ready", "leased", "delayed", "dead"], ...]] = ("ready", "leased", "delayed", "dead")
+_ORDERS: Final = (
+    *(("-attention", "Most pressing first"), ("name", "By name"), ("-depth", "Deepest first")),
+    *(("-ready", "Most ready"), ("-leased", "Most leased"), ("-age", "Oldest first"), ("-dead", "Most dead")),
+)
 _SHOWN: Final = {"sort": numbers.ORDERS, "show": ("all", "attention")}
 
 
@@ -43,6 +47,8 @@ def queues(request: Request) -> Response:
         rows=[(queue, numbers.needs(queue)) for queue in shown],
         sparks=numbers.sparks(site, [queue.queue_name for queue in shown]),
         chosen={"q": words, **chosen, "page": place},
+        # Also the one that a heading chose.
+        orders=(*_ORDERS, *((key, f"By {key.lstrip('-')}") for key in [chosen["sort"]] if key not in dict(_ORDERS))),
         pages=pages,
         listed=len(listed),
     )

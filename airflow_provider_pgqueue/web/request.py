@@ -12,7 +12,7 @@ import psycopg
 from fastapi import Request
 
 from airflow_provider_pgqueue.core.connection import check_version
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, PermissionDenied, refused
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.web.cached import Shared
 
@@ -98,6 +98,9 @@ class Site:
                     limits = {"longest": longest, "locked": locked, "bodies": "on" if bodies else "off"}
                     conn.execute(query("limits_of_page"), limits)
                     yield conn
+            except PermissionDenied as error:
+                # Asked again, because a failed transaction does not tell which role the login has and does not inherit.
+                raise refused(conn, error, wants="observer") from error.__cause__
             except ConnectionFailed as error:
                 late = {"57014": longest, "55P03": locked}.get(getattr(error.__cause__, "sqlstate", None) or "")
                 if late is None:

@@ -32,7 +32,9 @@ def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
         with conn.transaction():
             return find()
     except PermissionDenied as error:
-        return Refused(error.problem, error.fix)
+        # Asked again, because a failed transaction does not tell which role the login has and does not inherit.
+        told = refused(conn, error, wants="observer")
+        return Refused(error.problem, told.fix if isinstance(told, PermissionDenied) else error.fix)
 
 
 def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[Row]:

@@ -8,7 +8,7 @@ DECLARE
                                WHERE c.relnamespace = to_regnamespace('cron') AND c.relname = 'job_run_details'), 0);
 BEGIN
     IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
-        -- The oldest runs only: the history of all jobs of the server may be long.
+        -- Only the oldest runs are read, because the history of all jobs of the server may be long.
         EXECUTE $runs$
             SELECT count(*) FROM (SELECT * FROM cron.job_run_details ORDER BY runid LIMIT 10000) d
              WHERE d.database = current_database() AND d.command ~ 'messages[.](upkeep|run_schedules)[(]'

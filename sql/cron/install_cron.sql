@@ -42,7 +42,7 @@ BEGIN
     END IF;
     -- A job keeps the host and port from the day it was made, so replace old ones.
     PERFORM messages.uninstall_cron();
-    -- pg_cron lets everybody call the one, and superusers the other.
+    -- pg_cron lets everybody call schedule, but only superusers schedule_in_database.
     EXECUTE CASE WHEN install_cron.run_as <> current_user
         THEN $jobs$
             SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', $2, current_database(), $1),

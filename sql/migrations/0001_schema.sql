@@ -32,10 +32,10 @@ COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finish
 COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: one uncommitted publisher at a time rings; off: consumers poll.';
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
-COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any.';
-COMMENT ON COLUMN messages.queue.max_depth IS 'About the largest number of unfinished messages: what is published within a second may pass it; NULL for any.';
-COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which somebody may look again at all of the queue.';
-COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that nobody can compute them who may not read this table.';
+COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
+COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
+COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
+COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that only whoever may read this table can compute them.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL forever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
@@ -48,7 +48,7 @@ CREATE TABLE messages.depth (
 COMMENT ON TABLE messages.depth IS 'The queues with a max_depth, as a publisher last counted them.';
 COMMENT ON COLUMN messages.depth.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.depth.messages IS 'How many unfinished messages it had.';
-COMMENT ON COLUMN messages.depth.counted_at IS 'When that was.';
+COMMENT ON COLUMN messages.depth.counted_at IS 'When they were counted.';
 
 -- A sequence is the one thing in PostgreSQL that is updated in place: no dead versions, no row lock, no snapshot. A mark is
 -- one that holds a time, in microseconds since 1970.
@@ -154,7 +154,7 @@ CREATE TABLE messages.timer (
 );
 CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
 ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- no two rows have to differ
-COMMENT ON TABLE messages.timer IS 'When somebody has to look at messages again: one row for each call of lease, for messages that were released with a delay, and for those that expire.';
+COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, and for messages that expire.';
 COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.timer.at IS 'The time: the end of the lease or delay, or the expires_at of the messages.';
 COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, a delay, or an expires_at.';
@@ -252,7 +252,7 @@ COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the parti
 COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
-COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports and of audited requests, so that nobody can compute them who may not read this table.';
+COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports and of audited requests, so that only whoever may read this table can compute them.';
 
 CREATE TABLE messages.archive_removal (
     queue_name  text        NOT NULL,
@@ -261,7 +261,7 @@ CREATE TABLE messages.archive_removal (
     archived_at timestamptz NOT NULL,
     PRIMARY KEY (queue_name, number)
 );
-COMMENT ON TABLE messages.archive_removal IS 'What was removed from the archive as a log, without what a later removal of the queue reaches as far as.';
+COMMENT ON TABLE messages.archive_removal IS 'What was removed from the archive as a log. A removal that reaches no further than a later one of its queue is left out.';
 COMMENT ON COLUMN messages.archive_removal.queue_name IS 'The queue of the messages.';
 COMMENT ON COLUMN messages.archive_removal.number IS 'Counts the removals, in the order of their commits.';
 COMMENT ON COLUMN messages.archive_removal.before_xid IS 'The place in the log behind the last of them: a reader that had passed it missed nothing.';
@@ -295,6 +295,28 @@ COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the arc
 COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work had been requeued, as in the archive.';
 COMMENT ON COLUMN messages.dead_message.group_key IS 'Its group, which waits for the remedy if on_dead_head of the queue is block.';
 COMMENT ON COLUMN messages.dead_message.dispatch_id IS 'The run that remedies it, or that succeeded and left it dead; NULL if there was none, or it failed or was lost.';
+
+CREATE TABLE messages.failed_attempt (
+    message_id  bigint      NOT NULL,
+    attempt     smallint    NOT NULL,
+    queue_name  text        NOT NULL,
+    leased_at   timestamptz,
+    failed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    handled_by  text,
+    fingerprint text        NOT NULL,
+    failure     jsonb       NOT NULL,
+    PRIMARY KEY (message_id, attempt)
+);
+CREATE INDEX failed_attempt_failed_at_idx ON messages.failed_attempt (failed_at);
+COMMENT ON TABLE messages.failed_attempt IS 'Attempts that failed and are or were followed by another, but for those whose lease ended. Kept for 30 days.';
+COMMENT ON COLUMN messages.failed_attempt.message_id IS 'The message.';
+COMMENT ON COLUMN messages.failed_attempt.attempt IS 'Which of its attempts.';
+COMMENT ON COLUMN messages.failed_attempt.queue_name IS 'The queue of the message.';
+COMMENT ON COLUMN messages.failed_attempt.leased_at IS 'When it was leased.';
+COMMENT ON COLUMN messages.failed_attempt.failed_at IS 'When it was given back.';
+COMMENT ON COLUMN messages.failed_attempt.handled_by IS 'Who held the lease.';
+COMMENT ON COLUMN messages.failed_attempt.fingerprint IS 'The cause that the message would have died of.';
+COMMENT ON COLUMN messages.failed_attempt.failure IS 'As in the archive: error, message, traceback.';
 
 CREATE TABLE messages.named_lease (
     lease_name text        NOT NULL,
@@ -339,7 +361,7 @@ CREATE TABLE messages.dispatch (
 CREATE INDEX dispatch_open_idx ON messages.dispatch (queue_name, dag_id) WHERE ended_at IS NULL;
 CREATE INDEX dispatch_ended_at_idx ON messages.dispatch (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX dispatch_ids_idx ON messages.dispatch USING gin (ids);
-COMMENT ON TABLE messages.dispatch IS 'Messages that were handed to a DAG run, which finishes them. Deleted 30 days after the run ended.';
+COMMENT ON TABLE messages.dispatch IS 'Messages that were handed to a DAG run, which finishes them. A row is deleted 30 days after the run ended.';
 COMMENT ON COLUMN messages.dispatch.dispatch_id IS 'Numbers the dispatches.';
 COMMENT ON COLUMN messages.dispatch.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.dispatch.dag_id IS 'The DAG.';
@@ -355,7 +377,7 @@ COMMENT ON COLUMN messages.dispatch.started_at IS 'When the run was known to exi
 COMMENT ON COLUMN messages.dispatch.seen_at IS 'When the run was last known to be queued or running, or to have ended.';
 COMMENT ON COLUMN messages.dispatch.ended_at IS 'When the messages were finished or given back; NULL while the dispatch is open.';
 COMMENT ON COLUMN messages.dispatch.result IS 'success, failed, lost (the run was deleted), refused (the run was never made).';
-COMMENT ON COLUMN messages.dispatch.details IS 'Why it ended so.';
+COMMENT ON COLUMN messages.dispatch.details IS 'Why it ended like this.';
 COMMENT ON COLUMN messages.dispatch.failures IS 'By task, the errors of tasks that failed for good, while the dispatch is open.';
 
 CREATE TABLE messages.dedup (
@@ -452,7 +474,7 @@ COMMENT ON COLUMN messages.upkeep_run.only_row IS 'Always true: there is one row
 COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
 COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
 COMMENT ON COLUMN messages.upkeep_run.cron_at IS 'When pg_cron last did it, or was given it since; NULL if it never did, or no longer has it.';
-COMMENT ON COLUMN messages.upkeep_run.cron_role IS 'As which login.';
+COMMENT ON COLUMN messages.upkeep_run.cron_role IS 'The login of the pg_cron job.';
 COMMENT ON COLUMN messages.upkeep_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
 
 CREATE TABLE messages.upkeep_failure (
@@ -491,7 +513,7 @@ COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it first started; a 
 COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The login that started it and alone can continue it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
 COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it did, as the pipeline reported it.';
-COMMENT ON COLUMN messages.pipeline_run.queue_name IS 'The queue that it publishes to; NULL if its rows name theirs, or if it is no write of Spark.';
+COMMENT ON COLUMN messages.pipeline_run.queue_name IS 'The queue that it publishes to; NULL if each row names its own, or if it is not a write of Spark.';
 
 CREATE TABLE messages.publish_stage (
     number     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -521,7 +543,7 @@ COMMENT ON TABLE messages.published_partition IS 'What is published of runs that
 COMMENT ON COLUMN messages.published_partition.started_by IS 'The login of the run.';
 COMMENT ON COLUMN messages.published_partition.run_id IS 'The run.';
 COMMENT ON COLUMN messages.published_partition.partition IS 'The number of the partition, as Spark counts them.';
-COMMENT ON COLUMN messages.published_partition.rows IS 'How many rows it has: an attempt that has another number is of other data.';
+COMMENT ON COLUMN messages.published_partition.rows IS 'How many rows it has; an attempt with another number has other data.';
 COMMENT ON COLUMN messages.published_partition.published IS 'How many of them were published; the others were duplicates.';
 
 CREATE TABLE messages.triage_run (
@@ -587,7 +609,7 @@ COMMENT ON COLUMN messages.triage_cause.fingerprints IS 'What requeue_dead and l
 COMMENT ON COLUMN messages.triage_cause.sample_ids IS 'The newest dead messages, at most five.';
 COMMENT ON COLUMN messages.triage_cause.sample_references IS 'Their references, cut off. Untrusted.';
 
--- What the upkeep notes of each queue. docs/decisions/0032-history.md
+-- What the upkeep records of each queue. docs/decisions/0032-history.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,
     grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
@@ -618,9 +640,9 @@ COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as
 COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since.';
 COMMENT ON COLUMN messages.history.grain IS 'minute, hour or day, in UTC.';
 COMMENT ON COLUMN messages.history.bucket_at IS 'Where the bucket begins; it ends before the next one.';
-COMMENT ON COLUMN messages.history.depth IS 'Unfinished messages at the last upkeep in the bucket. This and the five that follow: NULL if there was none, or nothing had changed.';
+COMMENT ON COLUMN messages.history.depth IS 'Unfinished messages at the last upkeep in the bucket. This column and the five that follow are NULL if there was no upkeep, or nothing had changed.';
 COMMENT ON COLUMN messages.history.depth_max IS 'The largest depth that an upkeep saw in it.';
-COMMENT ON COLUMN messages.history.ready IS 'Of these, how many could be leased.';
+COMMENT ON COLUMN messages.history.ready IS 'How many of these could be leased.';
 COMMENT ON COLUMN messages.history.leased IS 'How many were leased.';
 COMMENT ON COLUMN messages.history.delayed IS 'How many waited for their time, or behind others of their group.';
 COMMENT ON COLUMN messages.history.dead IS 'Dead messages without a remedy.';
@@ -669,7 +691,7 @@ CREATE TABLE messages.history_level (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE messages.history_level IS 'Each queue as the last upkeep saw it, if it ever held a message: what changed since is recorded.';
 COMMENT ON COLUMN messages.history_level.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.history_level.depth IS 'As in history, like all that follow.';
+COMMENT ON COLUMN messages.history_level.depth IS 'As in history; so are the columns that follow.';
 COMMENT ON COLUMN messages.history_level.ready IS 'Could be leased.';
 COMMENT ON COLUMN messages.history_level.leased IS 'Were leased.';
 COMMENT ON COLUMN messages.history_level.delayed IS 'Waited for their time.';
@@ -690,7 +712,7 @@ CREATE TABLE messages.history_total (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE messages.history_total IS 'What went through each queue since the history began.';
 COMMENT ON COLUMN messages.history_total.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.history_total.arrivals IS 'As in history, like all that follow.';
+COMMENT ON COLUMN messages.history_total.arrivals IS 'As in history; so are the columns that follow.';
 COMMENT ON COLUMN messages.history_total.success IS 'Archived as success.';
 COMMENT ON COLUMN messages.history_total.failed IS 'Archived as failed.';
 COMMENT ON COLUMN messages.history_total.rejected IS 'Archived as rejected.';
@@ -727,17 +749,17 @@ COMMENT ON COLUMN messages.history_progress.only_row IS 'Always true: there is o
 COMMENT ON COLUMN messages.history_progress.begun_at IS 'Where the history begins.';
 COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When it was last recorded.';
 COMMENT ON COLUMN messages.history_progress.oldest_xid IS 'All transactions before this one are counted.';
-COMMENT ON COLUMN messages.history_progress.next_xid IS 'None from this one on is.';
+COMMENT ON COLUMN messages.history_progress.next_xid IS 'No transaction from this one on is counted.';
 COMMENT ON COLUMN messages.history_progress.open_xids IS 'The transactions between the two that are not counted, because they had not ended.';
 COMMENT ON COLUMN messages.history_progress.last_id IS 'Messages up to this id have been counted as arrivals, if their transaction had ended.';
 COMMENT ON COLUMN messages.history_progress.settled_id IS 'Up to this id, all transactions that could have published had ended.';
 COMMENT ON COLUMN messages.history_progress.settling_id IS 'The next settled_id, once all transactions before settling_xid have ended.';
 COMMENT ON COLUMN messages.history_progress.settling_xid IS 'The first transaction that was later than settling_id.';
 COMMENT ON COLUMN messages.history_progress.caught_up IS 'False if there was too much for one upkeep, and the next one continues.';
-COMMENT ON COLUMN messages.history_progress.hours_until IS 'All hours before this one are rolled up.';
-COMMENT ON COLUMN messages.history_progress.hours_queue IS 'Of this hour, the queues up to this name.';
-COMMENT ON COLUMN messages.history_progress.days_until IS 'All days before this one are rolled up.';
-COMMENT ON COLUMN messages.history_progress.days_queue IS 'Of this day, the queues up to this name.';
+COMMENT ON COLUMN messages.history_progress.hours_until IS 'All hours before this one are made.';
+COMMENT ON COLUMN messages.history_progress.hours_queue IS 'Of the next hour, the queues up to this name are made.';
+COMMENT ON COLUMN messages.history_progress.days_until IS 'All days before this one are made.';
+COMMENT ON COLUMN messages.history_progress.days_queue IS 'Of the next day, the queues up to this name are made.';
 
 CREATE TABLE messages.history_policy (
     only_row    boolean  PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -783,7 +805,7 @@ COMMENT ON COLUMN messages.audit.affected IS 'How many messages or grants it cha
 COMMENT ON COLUMN messages.audit.xid IS 'The transaction.';
 COMMENT ON COLUMN messages.audit.request IS 'What audited() was asked by, so that a form that is sent twice is done once; NULL: it was not given.';
 
--- What after_archive() has to know of a message that ended.
+-- What after_archive() has to know about a message that was archived.
 CREATE TYPE messages.ended_message AS (
     id bigint, archived_at timestamptz, queue_name text, result text, fingerprint text, requeues smallint, group_key text, awaited boolean
 );

@@ -6,7 +6,9 @@ WITH verb (name, needs, privilege) AS (
            ('purge_queue', 'messages_admin', NULL), ('alter_queue', 'messages_admin', NULL))
 SELECT v.name AS verb,
        CASE WHEN p.callable THEN format('SELECT messages.grant_queue(%%L, %%L, %%L)', %(queue_name)s::text, session_user, v.privilege)
-            ELSE format('GRANT %%I TO %%I', v.needs, session_user) END AS fix
+            WHEN pg_has_role(session_user, to_regrole(v.needs), 'MEMBER') IS NOT TRUE THEN format('GRANT %%I TO %%I', v.needs, session_user)
+            WHEN current_setting('server_version_num')::integer < 160000 THEN format('ALTER ROLE %%I INHERIT', session_user)
+            ELSE format('GRANT %%I TO %%I WITH INHERIT TRUE', v.needs, session_user) END AS fix
   FROM verb v
  CROSS JOIN LATERAL (
     SELECT bool_and(has_function_privilege(p.oid, 'EXECUTE')) AS callable

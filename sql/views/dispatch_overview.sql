@@ -5,4 +5,4 @@ SELECT dispatch_id, queue_name, dag_id, run_id, fingerprint, on_failure, dispatc
   FROM messages.dispatch
  WHERE (SELECT r.everything FROM messages.session_reach r)
     OR queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r);
-COMMENT ON VIEW messages.dispatch_overview IS 'Messages and the DAG runs that they were handed to, also the ended ones of the last 30 days. Open ones have no ended_at; seen_at is when Airflow last said that the run is queued or running, or a dispatcher was about to start it, and run_state what was said: unstarted, running, or how it ended. details only for whoever may read the bodies.';
+COMMENT ON VIEW messages.dispatch_overview IS 'Messages and the DAG runs that they were handed to, also the ended ones of the last 30 days. Open dispatches have no ended_at. seen_at is when Airflow last said that the run is queued or running, or when a dispatcher was about to start it; run_state is what Airflow said: unstarted, running, or how the run ended. Only whoever may read the bodies sees details.';

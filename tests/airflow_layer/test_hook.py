@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core import (
     PermissionDenied,
     QueueNotFound,
     Rejected,
+    connect_async,
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import CronUnavailable, SchemaMissing, SchemaTooNew
@@ -170,7 +171,7 @@ def test_dead_messages_are_leased_requeued_and_dismissed(conn_id: str, queue: Qu
     hook.publish_batch(queue("orders"), ["repair", "hopeless"])
     with hook.lease("orders", max_messages=2) as lease:
         lease.settle({message: Rejected("invalid") for message in lease})
-    dead = hook.run(verbs.lease_dead("orders", results=["rejected"], locked_by="test"))
+    dead = hook.run(verbs.lease_dead(verbs.DeadFilter("orders", results=["rejected"]), locked_by="test"))
     first, second = (message.id for message in dead)
     requeued = hook.run(verbs.requeue(dead[0].lock_token, [first], bodies={first: "repaired"}, remedied_by="test"))
     assert [one.id for one in requeued] == [first]
@@ -319,7 +320,7 @@ def test_who_listens_uses_the_direct_connection(dsn: str, airflow_connection: An
     conn_id = airflow_connection(dsn, "pooled", port=1, extra={"listen_conn_id": "direct"})
 
     async def name() -> Any:
-        async with await PgQueueHook(conn_id).aconnect_to_listen() as conn:
+        async with await connect_async(**await PgQueueHook(conn_id).alisten_arguments()) as conn:
             return await (await conn.execute("SHOW application_name")).fetchone()
 
     assert asyncio.run(name()) == ("pgqueue:listener",)

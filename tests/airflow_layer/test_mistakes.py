@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from airflow_provider_pgqueue.operators.publish import (
 )
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
+from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
@@ -242,19 +244,6 @@ def test_the_connection_of_a_query_is_named_by_its_argument(conn_id: str, queue:
 # A notifier that is judged when it is made ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        *({"queue_name": "Orders"}, {"queue_name": None}, {"priority": 10}, {"topic": 5}, {"message": print}),
-        *({"headers": [1]}, {"reference": ""}, {"pgqueue_conn_id": None}, {"topic": "{{ x }}\0"}),
-    ],
-    ids=str,
-)
-def test_a_bad_argument_of_a_notifier_is_named_where_it_is_written(bad: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=f"^{next(iter(bad))} is "):
-        PgQueueNotifier(**{"queue_name": "alarms"} | bad)
-
-
 def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
     PgQueueNotifier(queue_name="{{ name }}", topic="{{ ti.task_id }}.failed", message={"run": "{{ run_id }}"})
 
@@ -275,8 +264,18 @@ def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
         ({"message": None}, r"^nothing given.*messages=\[None\]"),
         ({"message": float("nan")}, "^message is a float. JSON has neither NaN"),
         ({"message": object()}, "^message is an object"),
-        ({"message": 1, "delay": 60}, r"^delay is 60\. .*such as timedelta\(seconds=60\)"),
+        ({"message": 1, "delay": "60"}, r"^delay is '60'\. Give a timedelta or a number of seconds"),
         ({"message": 1, "queue_name": "bestellungen_ä"}, "^queue_name is 'bestellungen_ä'"),
+        (
+            {"message": 1, "expires_in": timedelta(minutes=1), "delay": timedelta(hours=1)},
+            "^expires_in is 0:01:00, and delay 1:00:00: .* Give a longer expires_in",
+        ),
+        (
+            {"message": 1, "dedup_key": None, "on_conflict": "replace"},
+            "^on_conflict is 'replace', and dedup_key is None",
+        ),
+        ({"message": 1, "topic": "orders.*"}, r"^topic is 'orders\.\*'\. Use words"),
+        ({"message": 1, "group_key": "x" * 256}, "^group_key is 'xxx.*1 to 255 characters"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -313,12 +312,15 @@ def test_a_stream_of_messages_replaces_no_single_one(conn_id: str, queue: Queue,
     assert conn.execute("SELECT message FROM messages.message").fetchall() == [(4,)]
 
 
-def test_the_set_up_names_the_duration_that_a_queue_is_given_as_a_number() -> None:
-    queues = [{"queue_name": "orders", "lease_for": 60}]
-    with pytest.raises(InvalidArgument, match=r"For lease_for give a timedelta, such as timedelta\(seconds=60\)"):
-        PgQueueSetupOperator(task_id="setup", queues=queues)
-    queues[0]["lease_for"] = timedelta(seconds=60)
-    PgQueueSetupOperator(task_id="setup", queues=queues)
+def test_a_duration_is_a_timedelta_or_a_number_of_seconds(conn_id: str, conn: Connection, run: Run) -> None:
+    for length in (90, timedelta(seconds=90)):
+        run(PgQueueSetupOperator(task_id="setup", queues=[{"queue_name": "orders", "lease_for": length}]))
+        found = conn.execute("SELECT lease_for FROM messages.queue WHERE queue_name = 'orders'").fetchall()
+        assert found == [(timedelta(seconds=90),)]
+        sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", poll_interval=length, max_wait=length)
+        _, stored = sensor._trigger(ring_after=length).serialize()
+        assert [stored[name] for name in ("poll_interval", "max_wait", "ring_after")] == [90, 90, 90]
+        json.dumps(stored)
 
 
 def test_a_time_that_ends_before_it_begins_is_refused(run: Run, context: dict[str, Any]) -> None:
@@ -337,6 +339,28 @@ def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
         with pytest.raises(InvalidArgument, match=r"^queue_name is None\. Name a queue, or messages by ids, cause"):
             kind(task_id="again", queue_name=None, results=["failed"])
         kind(task_id="again", queue_name=None, ids=[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cause": "0123456789ab", "results": ["failed"]}, "^a cause has a result and fingerprints of its own"),
+        ({"max_requeues": 0}, "^max_requeues is 0. Give a whole number from 1"),
+        ({"canary": 5, "stop_when_failing": 0}, "^stop_when_failing is 0"),
+    ],
+)
+def test_what_a_remedy_would_refuse_when_it_runs_is_refused_where_it_is_written(given: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        PgQueueRequeueOperator(task_id="again", queue_name="orders", **given)
+
+
+@pytest.mark.parametrize("cron", ["every day", "*/5 * * *", "0 0 * * * *", "@nightly", None])
+def test_what_is_no_cron_expression_is_refused_where_it_is_written(cron: Any) -> None:
+    given = {"task_id": "t", "schedule_name": "nightly", "queue_name": "orders", "message": 1}
+    with pytest.raises(InvalidArgument, match=r"^cron is .*Give five fields \(minute, hour"):
+        PgQueueScheduleOperator(**given, cron=cron)
+    for good in ("*/5 * * * *", "{{ params.cron }}", " @Daily"):
+        PgQueueScheduleOperator(**given, cron=good)
 
 
 @pytest.mark.parametrize("argument", ["queue_name", "ids", "cause", "topic"])
@@ -360,11 +384,11 @@ TIMED_OUT = {"error": "Trigger timeout"}
             lambda: PgQueueMessageSensor(
                 task_id="t", queue_name="orders", topic="a.*", min_messages=5, timeout=timedelta(minutes=3)
             ),
-            r"queue 'orders' \(topic='a\.\*', min_messages=5\) in vain, for the timeout of 0:03:00",
+            r"messages of queue 'orders' \(topic='a\.\*', min_messages=5\) in vain, for the timeout of 0:03:00",
         ),
         (
             lambda: PgQueueDeadMessageSensor(task_id="t", queue_name="orders", results=["failed"], timeout=90),
-            r"queue 'orders' \(results=\['failed'\]\) in vain, for the timeout of 0:01:30",
+            r"dead messages of queue 'orders' \(results=\['failed'\]\) in vain, for the timeout of 0:01:30",
         ),
         (
             lambda: PgQueueOutcomeSensor(task_id="t", message_id=7, timeout=1),
@@ -379,13 +403,23 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 topic="a.#",
                 wait_timeout=timedelta(hours=1),
             ),
-            r"queue 'orders' \(topic='a\.#'\) in vain, for the wait_timeout of 1:00:00",
+            r"messages of queue 'orders' \(topic='a\.#'\) in vain, for the wait_timeout of 1:00:00",
         ),
         (
             lambda: PgQueueRequestOperator(
                 task_id="t", queue_name="orders", message=1, wait_timeout=timedelta(hours=1)
             ),
-            r"queue 'orders' in vain, for the wait_timeout of 1:00:00",
+            r"the ends of its messages in queue 'orders' in vain, for the wait_timeout of 1:00:00",
+        ),
+        (
+            lambda: PgQueueDispatchOperator(
+                task_id="t",
+                queue_name="orders",
+                trigger_dag_id="pack",
+                wait_for_messages=True,
+                wait_timeout=timedelta(hours=1),
+            ),
+            r"an end of runs, or messages of queue 'orders' in vain",
         ),
     ],
 )
@@ -478,6 +512,12 @@ def test_the_default_number_of_retries_is_that_of_airflow_and_not_none(given: st
             {"mesage": 1},
             "no argument 'mesage'. Did you mean message",
         ),
+        (PgQueueConsumeOperator, {"queue_nam": "orders"}, "no argument 'queue_nam'. Did you mean queue_name"),
+        (
+            PgQueueDispatchOperator,
+            {"triger_dag_id": "pack"},
+            "no argument 'triger_dag_id'. Did you mean trigger_dag_id",
+        ),
         (PgQueueMessageSensor, {"min_message": 1}, "no argument 'min_message'. Did you mean min_messages"),
         (PgQueueRequeueOperator, {"function": print}, "no argument 'function'. See its arguments in the reference"),
         (PgQueueSetupOperator, {"zzz": 1}, "PgQueueSetupOperator has no argument 'zzz'. See its arguments"),
@@ -486,8 +526,27 @@ def test_the_default_number_of_retries_is_that_of_airflow_and_not_none(given: st
 def test_an_argument_that_an_operator_does_not_have_is_a_sentence_with_the_one_that_was_meant(
     kind: type[Any], given: dict[str, Any], said: str
 ) -> None:
-    queue_name = {} if kind is PgQueueSetupOperator else {"queue_name": "orders"}
+    queue_name = {} if kind is PgQueueSetupOperator or "queue_nam" in given else {"queue_name": "orders"}
     with pytest.raises(InvalidArgument, match=said):
         kind(task_id="t", **queue_name, **given)
     with DAG("d", schedule=None, default_args={"retries": 2, "owner": "me"}):
         assert PgQueueConsumeOperator(task_id="t", queue_name="orders", apply_function=print).retries == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "other"),
+    [
+        (partial(PgQueueConsumeOperator, apply_function=print), {"wait_timeout": timedelta(1)}, "wait_for_messages"),
+        (partial(PgQueueDispatchOperator, trigger_dag_id="pack"), {"poll_interval": 5.0}, "wait_for_messages"),
+        (partial(PgQueueDispatchOperator, trigger_dag_id="pack"), {"group_by": "topic"}, "batch_size"),
+        (PgQueueMessageSensor, {"max_wait": 60}, "min_messages"),
+        (PgQueueRequeueOperator, {"canary_wait": timedelta(1)}, "canary"),
+        (PgQueueRequeueOperator, {"stop_when_failing": 50}, "canary"),
+    ],
+)
+def test_an_argument_that_would_do_nothing_is_refused(kind: Any, given: dict[str, Any], other: str) -> None:
+    (name,) = given
+    with pytest.raises(InvalidArgument, match=f"^{name} is given, and does nothing while {other} is .* Give {other}"):
+        kind(task_id="t", queue_name="orders", **given)
+    with DAG("d", schedule=None, default_args=given):
+        kind(task_id="t", queue_name="orders")

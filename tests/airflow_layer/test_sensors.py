@@ -34,8 +34,8 @@ from tests.airflow_layer.of_airflow import (
     TaskDeferralTimeout,
     TaskDeferred,
 )
-from tests.airflow_layer.test_arguments import GOOD
 from tests.airflow_layer.test_triggers import as_task, take, within
+from tests.test_bad_input import TASKS
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]
@@ -236,7 +236,7 @@ def test_a_sensor_begins_in_the_triggerer_with_the_trigger_that_it_would_defer_t
     conn_id: str, queue: Queue, run: Run, ending: dict[str, Any]
 ) -> None:
     sensor = PgQueueMessageSensor(
-        task_id="wait", queue_name=queue("orders"), topic="a.#", max_wait=60, timeout=90, **ending
+        task_id="wait", queue_name=queue("orders"), topic="a.#", min_messages=2, max_wait=60, timeout=90, **ending
     )
     with pytest.raises(TaskDeferred) as deferred:
         run(sensor)
@@ -271,7 +271,7 @@ def test_a_task_that_defers_waits_in_a_triggerer_of_its_queue(
     kind: type[QueueTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
-    task: Any = kind(task_id="wait", queue="paris", **GOOD[kind])
+    task: Any = kind(task_id="wait", queue="paris", **TASKS[kind])
     trigger = task._trigger(ring_after=0.0)
     ti: Any = SimpleNamespace(task=task, dag_id="orders", run_id="manual__1", task_id="wait")
     deferral, _ = _defer_task(TaskDeferred(trigger=trigger, method_name="execute_complete"), ti, get_logger())

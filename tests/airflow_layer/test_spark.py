@@ -129,7 +129,7 @@ def test_a_name_that_is_too_long_stays_the_name_of_one_run() -> None:
 
 
 @pytest.mark.parametrize("none", [[], (), [None]])
-def test_a_list_without_a_name_does_not_stand_foreverything(
+def test_a_list_without_a_name_does_not_stand_for_everything(
     conn_id: str, spark_default: None, run: Run, tmp_path: Path, none: Any
 ) -> None:
     with pytest.raises(InvalidArgument, match=r"argument queues is .*Give values, or leave it out for all"):
@@ -143,3 +143,21 @@ def test_a_spark_that_shows_the_environment_is_refused(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master, "extra": extra}))
     with pytest.raises(AirflowException, match="send_connection=False"):
         run(drain(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pipeline": "drian"}, r"^pipeline is 'drian'\. Give drain, export"),
+        ({"pipeline": "job"}, "^pipeline is 'job'"),
+        ({"arguments": {"queue": "orders", "functon": "x:y"}}, "^drain has no argument 'functon'. It takes queue, fun"),
+        ({"arguments": {"queues": ["orders"]}}, "^drain has no argument 'queues'"),
+    ],
+    ids=str,
+)
+def test_a_pipeline_and_arguments_that_are_not_there_are_refused_where_they_are_written(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        drain(tmp_path, **change)
+    drain(tmp_path, arguments={"queue": "orders", "function": "x:y", "lease-for": "5m"})

@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.tasks.telemetry import task_of
-from tests.airflow_layer.of_airflow import AirflowException, AirflowTaskTimeout
+from tests.airflow_layer.of_airflow import AirflowException
 from tests.waiting import PATIENCE, until
 
 Connection = psycopg.Connection[Any]
@@ -104,22 +104,6 @@ def test_what_is_in_hand_is_released_before_airflow_kills_the_task(
         run(operator)
     assert results(conn) == {}
     assert attempts(conn) == counted
-
-
-def test_a_task_that_runs_out_of_its_time_counts_an_attempt_of_the_message_in_hand_alone(
-    conn_id: str, queue: Queue, run: Run, conn: Connection
-) -> None:
-    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(4)))
-
-    def handle(message: Any) -> None:
-        if message.body == 1:
-            raise AirflowTaskTimeout("as execution_timeout does it")
-
-    with pytest.raises(AirflowTaskTimeout):
-        run(task(apply_function=handle))
-    assert results(conn) == {0: "success"}
-    assert attempts(conn) == {1: 1, 2: 0, 3: 0}
-    assert leased(conn) == []
 
 
 def test_a_retry_takes_over_what_its_own_earlier_try_holds_and_nothing_else(

@@ -117,6 +117,27 @@ for name in ("run", "partition"):
     frame.write.format("pgqueue").mode("append").options(**options).save()
 """
 
+# A driver that exports; the first attempt of a task does not end when it has written its files.
+SLOW_EXPORT = """
+import time
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from airflow_provider_pgqueue.export import exporter
+from airflow_provider_pgqueue.spark import export
+
+export_chunk = exporter.export_chunk
+
+def slow(*given):
+    done = export_chunk(*given)
+    task = TaskContext.get()
+    if task.partitionId() == 0 and task.attemptNumber() == 0:
+        time.sleep(600)
+    return done
+
+exporter.export_chunk = slow
+export(SparkSession.builder.getOrCreate(), target=TARGET, parallelism=2)
+"""
+
 
 @pytest.fixture
 def effects(conn: Connection) -> Callable[[], list[tuple[int, int]]]:
@@ -283,13 +304,39 @@ def test_speculation_publishes_one_of_two_attempts_of_a_task(
         fault(what, where="cluster", times=times, published=range(20), found=some, place="queue")
 
 
-def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
-    residents: Any, dsn: str, conn: Connection, functions: Path, tmp_path: Path, fault: Record
-) -> None:
+def partition_of_many_parts(conn: Connection) -> str:
+    """Make a partition of 4,000 rows that an export cuts into many parts."""
     name = make_partition(conn, 40, 4000)
     # A task exports as many pages as seem to have 250,000 rows: let a few pages seem to.
     conn.execute(f"ANALYZE messages.{name}".encode())
     conn.execute("UPDATE pg_class SET reltuples = 50000 * relpages WHERE relname = %s", [name])
+    return name
+
+
+def test_speculation_exports_the_rows_of_one_of_two_attempts_of_a_task(
+    residents: Any, dsn: str, conn: Connection, tmp_path: Path, fault: Record
+) -> None:
+    name = partition_of_many_parts(conn)
+    target, script = tmp_path / "export", tmp_path / "slow_export.py"
+    script.write_text(f"TARGET = {str(target)!r}\n{SLOW_EXPORT}")
+    resident = residents(speculates=True)
+    before = resident.speculated()
+    assert resident.run("slow-export", dsn=dsn, file=script).wait() == 0
+    fault(
+        "speculation in an export, both attempts written",
+        where="cluster",
+        times=until(lambda: resident.speculated() - before, what="a task that is started twice"),
+        published=[row[0] for row in rows_in_archive(conn, name)],
+        found=pq.read_table(target / "data", columns=["id"])["id"].to_pylist(),
+        place="export",
+    )
+    assert not (target / "_staging" / name).exists()
+
+
+def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
+    residents: Any, dsn: str, conn: Connection, functions: Path, tmp_path: Path, fault: Record
+) -> None:
+    name = partition_of_many_parts(conn)
     target = tmp_path / "export"
     arguments = ["--target", str(target), "--parallelism", "2"]
     resident = residents()

@@ -146,7 +146,10 @@ def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
     refused = deaths.add("connection reset", 4, error="OSError", after=timedelta(days=6))
     deaths.add("at the beginning of the window", after=timedelta(0))
     deaths.add("at the end of the window", after=timedelta(days=7))
-    run(conn, verbs.requeue_dead("orders", fingerprints=[fingerprint(conn, refused[0])], max_messages=3))
+    run(
+        conn,
+        verbs.requeue_dead(verbs.DeadFilter("orders", fingerprints=[fingerprint(conn, refused[0])]), max_messages=3),
+    )
     deaths.add("another cause altogether kills it", requeued_from=refused[0], after=timedelta(days=8))
     dismiss(conn, refused[3])
 
@@ -213,7 +216,7 @@ def fingerprint(conn: Connection, id_: int) -> str:
 
 
 def dismiss(conn: Connection, id_: int) -> None:
-    (leased,) = run(conn, verbs.lease_dead("orders", ids=[id_]))
+    (leased,) = run(conn, verbs.lease_dead(verbs.DeadFilter("orders", ids=[id_])))
     run(conn, verbs.dismiss(leased.lock_token, [id_], "no more"))
 
 

@@ -85,6 +85,7 @@ def message(conn: Connection, queue: Callable[..., str]) -> int:
 
 def test_what_strangers_wrote_is_text(tab: chromium.Browser, dsn: str, message: int) -> None:
     pages = ["/", "/queues/orders", f"/messages/{message}?body=1", f"/messages/{message}/dismiss"]
+    pages += ["/queues/orders/messages", "/queues/orders/messages?" + urlencode({"q": HOSTILE[1], "topic": "a"})]
     pages += ["/queues/orders/requeue?" + urlencode({"reference": HOSTILE[1], "fingerprint": HOSTILE[0]})]
     found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages])
     for page in pages:
@@ -100,6 +101,7 @@ def test_what_strangers_wrote_is_text(tab: chromium.Browser, dsn: str, message: 
 def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: int, width: int, dark: bool) -> None:
     pages = ["/", "/queues/orders", f"/messages/{message}", "/queues/orders/policy", "/queues/unknown"]
     pages += ["/queues/orders/requeue", f"/messages/{message}/dismiss", "/dags/pack"]
+    pages += ["/queues/orders/messages?state=dead", "/messages"]
     found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages], width=width, dark=dark)
     assert {page: told["axe"] for page, told in found.items()} == {page: [] for page in found}
     assert min(told["checked"] for told in found.values()) > 10
@@ -120,6 +122,7 @@ def test_no_page_is_wider_than_a_telephone(tab: chromium.Browser, dsn: str, mess
             f"/messages/{message}?body=1",
             "/queues/orders/policy",
             "/queues/orders/requeue",
+            "/queues/orders/messages",
         ]
         for page in pages:
             tab.open(f"{address}{page}")
@@ -151,7 +154,7 @@ def test_moments_are_in_the_time_zone_of_airflow_or_else_of_the_browser(
                     assert datetime.fromisoformat(said) == datetime.fromisoformat(iso)
                     assert datetime.fromisoformat(said).astimezone(ZoneInfo(zone)).isoformat(sep=" ") == said
                     assert title == f"{iso[:19].replace('T', ' ')} UTC"
-                assert f"time zone {zone}" in tab.value("document.body.innerText")
+                assert f"Times are in {zone}" in tab.value("document.body.innerText")
                 assert " UTC" not in tab.value("document.getElementById('live').innerText")
             # What is written into a form is of that zone, and comes back so.
             tab.open(f"{address}/queues/orders/requeue?since=2026-01-31T18:00")

@@ -164,7 +164,7 @@ def test_a_message_that_got_a_remedy_meanwhile_gets_no_second_one(
 ) -> None:
     client = browse(may_act=True)
     form = form_of(client, paths[action])
-    run(conn, verbs.requeue_dead("orders", ids=[dead[0]], remedied_by="bob"))
+    run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[dead[0]]), remedied_by="bob"))
     page = send(client, paths[action], form)
     assert "Nothing was done: it has a remedy by now" in page.text
     assert "The form was sent twice, and only the first time counted" in send(client, paths[action], form).text
@@ -385,7 +385,7 @@ def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead
 def test_what_there_is_nothing_to_do_about_is_not_asked(
     browse: Browse, conn: Connection, dead: list[int], action: str
 ) -> None:
-    run(conn, verbs.requeue_dead("orders", ids=[dead[0]]))
+    run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[dead[0]])))
     waits = conn.execute("SELECT min(id) FROM messages.message WHERE lock_expires_at IS NULL").fetchone() or ()
     for id_ in (dead[0], *waits):
         page = browse(may_act=True).get(f"/messages/{id_}/{action}")

@@ -53,7 +53,7 @@ def places(conn: Connection, queue: Queue) -> dict[str, str]:
 
 def offered(page: str) -> set[str]:
     """Return the actions to which a page links."""
-    return set(re.findall(r'href="/(?:queues/\w+|messages/\d+)/(\w+)[?"]', page))
+    return set(re.findall(r'href="/(?:queues/\w+|messages/\d+)/(\w+)[?"]', page)) - {"messages"}
 
 
 @pytest.mark.parametrize("groups", ROLES)
@@ -123,3 +123,15 @@ def test_whoever_only_looks_sees_the_class_of_an_error_whatever_the_login_may_re
             page = client.get(place).text
             assert ("canary" in page.lower()) == may_act, place
             assert "CardError" in page or place in (f"/messages/{taken.id}", "/dags/pack")
+
+
+def test_a_login_that_has_the_role_and_does_not_inherit_it_is_told_so(
+    browse: Browse, conn: Connection, login: Login, places: dict[str, str]
+) -> None:
+    dsn = login("messages_observer")
+    conn.execute("REVOKE messages_observer FROM page_login; ALTER ROLE page_login NOINHERIT")
+    # From version 16 on, what it inherits is decided here.
+    conn.execute("GRANT messages_observer, messages_admin TO page_login")
+    page = browse(may_act=True, to=dsn).get(places["queue"]).text
+    assert "GRANT messages_observer TO page_login<" not in page
+    assert re.search(r"ALTER ROLE page_login INHERIT|GRANT messages_observer TO page_login WITH INHERIT TRUE", page)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from tools import ROOT
 
 PAGE: Final[Path] = ROOT / "docs" / "reference" / "airflow.md"
 _ALL_TASKS: Final = {"QueueTask", "QueueLineage"}  # what these say of all tasks stands once, at the top of the page
+_ON_TOP: Final = {"pgqueue_conn_id"}  # which each of them takes
 _SECTION: Final = re.compile(r"^<!-- (?P<name>airflow_provider_pgqueue[\w.]+) -->\n.*?^<!-- end -->$", re.M | re.S)
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n[ ]+.*)*)", re.M)
 _ELSEWHERE: Final = re.compile(r"(?<=[.\n])[^.\n]*(?:\n(?!\n)[^.\n]*)*\bthose of (?:a )?`\w+`\.")
@@ -34,35 +36,60 @@ def names(page: str) -> set[str]:
 
 
 def current(page: str) -> str:
-    """Return the page with each of its sections as the code is now."""
-    return _SECTION.sub(lambda section: _section(section["name"]), page)
+    """Return the page with each of its sections as the code is now.
+
+    What was said of a class above is not said again: an argument or a paragraph that is the same leads there.
+    """
+    said: dict[str, str] = {}
+    return _SECTION.sub(lambda section: _section(section["name"], said), page)
 
 
-def _section(name: str) -> str:
+def _section(name: str, said: dict[str, str]) -> str:
     module, _, short = name.rpartition(".")
     described = getattr(importlib.import_module(module), short)
     sources = _own(described) if inspect.isclass(described) else [described]
-    rows = list(_rows(sources))
+    rows = list(_table(sources, short, said))
     table = "\n".join(["| argument | default | meaning |", "|---|---|---|", *rows]) if rows else ""
     prose = [_prose(described)]
     prose += [_prose(base).partition("\n\n")[2] for base in sources[1:] if base.__name__ not in _ALL_TASKS]
-    lines = [f"<!-- {name} -->", f"`from {module} import {short}`", *prose, table, "<!-- end -->"]
+    paragraphs = [one for text in prose for one in text.split("\n\n") if one]
+    before = {said.setdefault(one, short) for one in paragraphs} - {short}
+    paragraphs = [one for one in paragraphs if said[one] == short]
+    paragraphs += [f"What is said of {_link(one)} holds here too." for one in sorted(before)]
+    lines = [f"<!-- {name} -->", f"`from {module} import {short}`", *paragraphs, table, "<!-- end -->"]
     return "\n\n".join(filter(None, lines))
+
+
+def _table(sources: list[Any], short: str, said: dict[str, str]) -> Iterator[str]:
+    """Yield the rows of the arguments; those that another class has in the same way are one row, which leads there."""
+    rows = [row for row in _rows(sources) if row[0] not in _ON_TOP]
+    first = {row: said.setdefault(" ".join(row), short) for row in rows}
+    often = {one for one, times in Counter(first.values()).items() if times > 2 and one != short and one[0].isupper()}
+    for row in rows:
+        if first[row] not in often:
+            yield "| `{}` | {} | {} |".format(*row)
+    for one in dict.fromkeys(first[row] for row in rows if first[row] in often):
+        names = ", ".join(f"`{row[0]}`" for row in rows if first[row] == one)
+        yield f"| {names} | | as for {_link(one)} |"
+
+
+def _link(short: str) -> str:
+    return f"[`{short}`](#{short.lower()})"
 
 
 def _own(described: type) -> list[type]:
     return [one for one in described.__mro__ if one.__module__.startswith("airflow_provider_pgqueue")]
 
 
-def _rows(sources: list[Any]) -> Iterator[str]:
-    """Yield an argument a row: those of the class itself, then those that it hands to its bases.
+def _rows(sources: list[Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, default and meaning of an argument: those of the class itself, then those that it hands to its bases.
 
     What only has another default here is Airflow's, which describes it.
     """
     meanings = _meanings(sources)
     for name, default in _arguments(sources).items():
         if name in meanings or name not in _OF_AIRFLOW:
-            yield f"| `{name}` | {default} | {meanings.get(name, '')} |"
+            yield name, default, meanings.get(name, "")
 
 
 def _arguments(sources: list[Any]) -> dict[str, str]:

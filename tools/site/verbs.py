@@ -22,13 +22,18 @@ def reference() -> str:
     """Return the sections, in the order of the shelves of SQL functions and with their titles."""
     titles = {file.parent.name: title for title, files in schema.shelves().items() for file in files}
     members: dict[str, list[str]] = {shelf: [] for shelf in titles}
-    for name in verbs.__all__:
+    for name in names():
         members.setdefault(_shelf(name), []).append(name)
     return "\n".join(
         _SECTION.format(title=titles[shelf], module=f"{verbs.__name__}.{shelf}", members=", ".join(names))
         for shelf, names in members.items()
         if names and shelf != "client"
     )
+
+
+def names() -> list[str]:
+    """Return the names of the verbs, and of the types of their arguments."""
+    return sorted(name for name, value in vars(verbs).items() if hasattr(value, "__module__") and name[0] != "_")
 
 
 def _shelf(name: str) -> str:

@@ -6,14 +6,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgqueue.core.consumer.breaker import Breaker, failure_of
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
@@ -79,8 +79,7 @@ class Settler:
 
     def settle_when_due(self) -> None:
         """Settle what is gathered if that was last done a second ago."""
-        # What may be taken back soon is not settled yet.
-        if time.monotonic() >= self._due and not self.breaker.suspects:
+        if time.monotonic() >= self._due:
             self.settle()
             self._due = time.monotonic() + _SETTLE_EVERY
 
@@ -90,15 +89,13 @@ class Settler:
         if not lease.handled:
             return
         lease.finish(lease.handled)
-        # Not before: after an error it is tried again.
+        # Cleared only now: after an error it is tried again.
         counted = self._count()
         for id_ in sorted(lease.unkept & counted):
             self.breaker.note_unkept(id_, attempts=lease.attempt(id_))
 
     def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
         """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
-        if isinstance(error, HandlerBroken):
-            self.lease.handled = {id_: _uncounted(outcome) for id_, outcome in self.lease.handled.items()}
         try:
             # What was handled has had its effect: it must not be delivered again because of what came after it, nor
             # because a first call failed, for example after lock_timeout.
@@ -140,8 +137,7 @@ class Batch(Settler):
     def work(self, intake: Intake, *, room: int, stop: Callable[[], bool]) -> list[Message] | None:
         """Handle all messages until `stop` returns True, settle them, and give back what nobody began.
 
-        Returns the next messages, up to `room`, if they could be leased in the same call, else None. When the handler
-        is broken, failures that are not settled yet become retries that do not count as attempts.
+        Returns the next messages, up to `room`, if they could be leased in the same call, else None.
         """
         self._conn = intake.conn if _is_idle(intake.conn) else None
         try:
@@ -151,7 +147,7 @@ class Batch(Settler):
             if following is None:
                 self._release_rest()
         except BaseException as error:
-            # Those that nobody began must not pay for it, and none must if the reason is not in these messages.
+            # Messages that nobody began must not lose an attempt, and none must if the reason is not in these messages.
             blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
             self.wind_up(error, begun=() if blameless else self.lease.in_hand)
             raise
@@ -190,7 +186,7 @@ class Batch(Settler):
         readable = []
         for message in self.lease.messages:
             if isinstance(message.body, Unreadable) or isinstance(message.headers, Unreadable):
-                # Not the breaker's: no handler saw it.
+                # The breaker does not count it, because no handler saw it.
                 self.gather(message.id, Rejected(f"Python cannot read its JSON: {message.unreadable}"))
             else:
                 readable.append(message)
@@ -199,7 +195,7 @@ class Batch(Settler):
     def _each(self, handle: Handler, messages: list[Message], stop: Callable[[], bool]) -> None:
         lease, caller = self.lease, self.caller
         for message in messages:
-            # Before the question: whoever stops the loop in between must not take it for a message that nobody began.
+            # Set first: if the loop is stopped in between, the message must not count as one that nobody began.
             lease.in_hand = {message.id}
             if stop():
                 lease.in_hand = set()
@@ -233,7 +229,7 @@ class Batch(Settler):
             self.lease.in_hand = set()
             return
         self._began_all = True
-        # A list of its own: a handler may empty it as it goes.
+        # The handler gets a list of its own, because it may empty it.
         given = messages.copy()
         outcomes: Mapping[int, Outcome | None] | None = None
         invalid: InvalidOutcome | None = None
@@ -262,7 +258,7 @@ class Batch(Settler):
             if not isinstance(error, Exception):
                 raise
         if invalid is not None:
-            # Nobody knows which message it is: no attempt of any, but those behind them come first next time.
+            # Nobody knows which message is to blame: none loses an attempt, but others come first next time.
             for message in messages:
                 self.gather(message.id, Retry(details=str(invalid), count_attempt=False))
             raise invalid
@@ -291,12 +287,12 @@ class Batch(Settler):
 
     def _end_transaction(self) -> bool:
         conn, lease = self._conn, self.lease
-        # As _is_idle, without a call for each message.
+        # The same as _is_idle, without a call for each message.
         if conn is None or (conn.pgconn.transaction_status == _IDLE and conn.autocommit and not lease.in_doubt):
             return False
         left_open = lease.end_transaction()
         if lease.in_doubt:
-            # Before anything is settled or begun: what a rollback of the handler has cost.
+            # A rollback of the handler may have undone renewals: find out before anything is settled or begun.
             lease.renew()
         return left_open
 
@@ -323,13 +319,6 @@ class Batch(Settler):
 
 def _warn_of_lost(error: LeaseLost) -> None:
     log.warning("%s; they are delivered again", error.problem)
-
-
-def _uncounted(outcome: Outcome) -> Outcome:
-    """Return a failure as a retry that does not count, after a delay, so that the messages behind it come first."""
-    if not isinstance(outcome, Retry) or failure_of(outcome) is None:
-        return outcome
-    return replace(outcome, count_attempt=False)
 
 
 def _is_idle(conn: psycopg.Connection[Any]) -> bool:

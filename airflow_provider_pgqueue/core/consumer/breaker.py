@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _Fingerprint = tuple[str, str]
 _FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one message
-_LOOKS_BACK: Final = 50  # times `give_up_after` messages
+_LOOKS_BACK: Final = 10  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
 _MOST_HANGING: Final = 10  # calls that may hang in this process before it stops
 _UNKEPT: Final = "outcomes that cannot be kept"
@@ -39,11 +39,12 @@ def _fingerprint(failure: Mapping[str, Any]) -> _Fingerprint:
 class Breaker:
     """Raises HandlerBroken when the first `give_up_after` messages all fail with one fingerprint, or nearly all later.
 
-    Nearly all is 95 % of the last messages, 50 times `give_up_after`. Only the first attempt of a message can speak
-    against the handler: what fails again may be what is left of messages that are bad. A batch whose handler raised is
-    one call, of which it takes three: so a few bad messages, or the one message of a small queue, stop nothing. What a
-    handler returns without a `failure` is its will and no failure. A handler that is `proven`, because it succeeded
-    before, is stopped by nearly all alone.
+    Nearly all is 95 % of the last messages, 10 times `give_up_after`. Only the first attempt of a message can speak
+    against the handler: what fails again may be what is left of messages that are bad. As the failed attempts count, a
+    message can stop one consumer only, so messages that are bad keep no others from their end. A batch whose handler
+    raised is one call, of which it takes three: so a few bad messages, or the one message of a small queue, stop
+    nothing. What a handler returns without a `failure` is its will and no failure. A handler that is `proven`, because
+    it succeeded before, is stopped by nearly all alone.
 
     `handled` and `failed` count all that it was told of, also with a `give_up_after` of 0; what a handler calls failed
     counts here too.
@@ -63,11 +64,6 @@ class Breaker:
         self.handled = 0
         self.failed = 0
 
-    @property
-    def suspects(self) -> bool:
-        """Whether all so far have failed alike, so that their outcomes may be taken back soon."""
-        return self._begins and bool(self._seen)
-
     def note(self, id_: int, outcome: Outcome, *, attempts: int) -> None:
         """Count the outcome of an attempt, and log a failure; HandlerBroken if it is one too many."""
         self.handled += 1
@@ -76,8 +72,8 @@ class Breaker:
         mark = None if failure is None else _fingerprint(failure)
         if failure is not None:
             # Without its text, which may quote the body.
-            text = "message %s of queue %s failed with %s"
-            self._warnings.add(mark, text, id_, self._queue_name, _name(failure))
+            text = "message %s of queue %s failed with %s; its text: pgqueue show %s --traceback"
+            self._warnings.add(mark, text, id_, self._queue_name, _name(failure), id_)
         if not self._first or (failure is not None and attempts > 1):
             return
         self._replace(id_, mark)
@@ -96,8 +92,9 @@ class Breaker:
             raise HandlerBroken(
                 f"the handler of queue {self._queue_name!r} failed with {_name(failure)} on {failed:,} of the "
                 f"{'first' if self._begins else 'last'} {seen:,} messages",
-                "Fix it and start again: what it had not finished was given back without counting an attempt. "
-                "give_up_after says after how many it stops; 0 never stops.",
+                "Fix it and start again: for these an attempt was counted, and the rest was given back without one. If "
+                "the messages are wrong, start it again as it is: none stops it twice. give_up_after says after how "
+                "many it stops; 0 never stops.",
             )
 
     def note_fine(self, ids: Sequence[int]) -> None:
@@ -110,7 +107,7 @@ class Breaker:
             for id_ in ids[-looks_back:]:
                 self._replace(id_, None)
             return
-        # No failure is remembered, so that nothing is counted back.
+        # No failure is remembered, so nothing has to be subtracted.
         self._seen.update(dict.fromkeys(ids[-looks_back:]))
         self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - looks_back), None))
 

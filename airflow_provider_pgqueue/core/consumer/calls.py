@@ -57,7 +57,7 @@ class Caller:
             self._thread.end()
 
     def _leave(self, thread: _Thread) -> int:
-        """Go on without a thread, and return how many that were left still run."""
+        """Continue without the thread, and return how many of the threads that were left still run."""
         thread.end()
         self._left = [left for left in self._left if left.is_alive()] + [thread]
         self._thread = None
@@ -86,5 +86,5 @@ class _Thread(threading.Thread):
             try:
                 future.set_result(context.run(function, argument))
             except BaseException as error:
-                # Whoever waits for it raises it.
+                # The thread that waits for the result raises it.
                 future.set_exception(error)

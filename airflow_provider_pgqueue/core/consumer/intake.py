@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +21,7 @@ from psycopg.types.json import JsonbBinaryLoader
 
 from airflow_provider_pgqueue.core.client import fetch, is_alone, run
 from airflow_provider_pgqueue.core.connection import JSONB, read_json
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import PgQueueError, refused
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
@@ -50,16 +50,16 @@ class Intake:
         conn: psycopg.Connection[Any],
         queue_name: str,
         *,
-        lease_for: timedelta | None = None,
-        handler_timeout: timedelta | None = None,
+        lease_for: Duration | None = None,
+        handler_timeout: Duration | None = None,
         handled_by: str | None = None,
         topic: str | None = None,
     ) -> None:
         self.conn = conn
         self._queue_name = queue_name
         self._handled_by = handled_by
-        self._lease_for = lease_for
-        self._handler_timeout = handler_timeout
+        self._lease_for = None if lease_for is None else as_timedelta(lease_for)
+        self._handler_timeout = None if handler_timeout is None else as_timedelta(handler_timeout)
         self._topic = topic
         self._read_json = _json_reader(conn)
         self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
@@ -74,7 +74,7 @@ class Intake:
         """The policy of the queue, at most ten seconds old, with what this consumer says otherwise."""
         now = time.monotonic()
         if self._policy is None or now >= self._policy_ends:
-            # Not with the cursor that has what was leased last.
+            # Another cursor, because the usual one has the rows that were leased last.
             cursor = psycopg.RawCursor(self.conn, row_factory=tuple_row)
             ((lease_for, handler_timeout, counts_leases),) = self._fetch("lease_policy", [self._queue_name], cursor)
             self._policy, self._policy_ends = (
@@ -141,7 +141,7 @@ class Intake:
             try:
                 run(self.conn, release(lock_token, ids, count_attempt=False))
             except (PgQueueError, psycopg.Error) as failed:
-                # The error before matters more.
+                # The earlier error matters more.
                 log.warning("could not release %s (%s)", quantity(len(ids)), type(failed).__name__)
 
     def _wanted(self, max_messages: int) -> list[Any]:
@@ -173,7 +173,7 @@ def _messages(rows: list[tuple[Any, ...]], read_all: Callable[[list[str]], list[
         return []
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
     headers = columns[_HEADERS]
-    # All in one call, which costs less than one for each message.
+    # One call for all costs less than a call for each message.
     values = iter(read_all([*columns[_BODY], *(text for text in headers if text is not None)]))
     columns[_BODY] = list(islice(values, len(rows)))
     columns[_HEADERS] = [None if text is None else next(values) for text in headers]

@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.client import end_statement, run
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import (
     LeaseLost,
     PgQueueError,
@@ -50,7 +51,7 @@ class Lease(Held, Sequence[Message]):
         conn: psycopg.Connection[Any],
         messages: Sequence[Message],
         *,
-        lease_for: timedelta | None = None,
+        lease_for: Duration | None = None,
         handled_by: str | None = None,
     ) -> None:
         super().__init__(
@@ -129,7 +130,7 @@ class Lease(Held, Sequence[Message]):
         self,
         messages: Collection[Message] | None = None,
         *,
-        delay: timedelta = timedelta(0),
+        delay: Duration = timedelta(0),
         count_attempt: bool = True,
         details: str | None = None,
         failure: Mapping[str, Any] | None = None,
@@ -150,10 +151,11 @@ class Lease(Held, Sequence[Message]):
         )
         return self._call(statement, None if messages is None else _ids(messages))
 
-    def give_back(self, conn: psycopg.Connection[Any]) -> None:
+    def give_back(self, conn: psycopg.Connection[Any], *, reason: str | None = None) -> None:
         """Settle the handled messages, and release those that were not begun, without counting an attempt.
 
-        To be called from another thread, with a connection of its own, while a handler does not return.
+        With a `reason` those in hand are released too, as an attempt; the handler that still works on them has lost
+        them. To be called from another thread, with a connection of its own, while a handler does not return.
         """
         with self._calling:
             # A copy, because the handler may return meanwhile.
@@ -162,11 +164,7 @@ class Lease(Held, Sequence[Message]):
                 with suppress(LeaseLost):
                     self._run(conn, verbs.release(self._require_token(), unstarted, count_attempt=False), unstarted)
             self._settle(conn, handled, set())
-
-    def give_up(self, conn: psycopg.Connection[Any], reason: str) -> None:
-        """Release the messages in hand too, as an attempt; the handler that still works on them has lost the lease."""
-        with self._calling:
-            if held := frozenset(self._held):
+            if reason is not None and (held := frozenset(self._held)):
                 with suppress(LeaseLost):
                     self._run(conn, verbs.release(self._require_token(), held, details=reason), held)
                 self.lost |= held
@@ -177,13 +175,13 @@ class Lease(Held, Sequence[Message]):
         What settles messages would be part of it, and be undone with it.
         """
         conn = self._conn
-        # Not during a renewal, which behind a pooler has a transaction of its own.
+        # Wait for a renewal, which behind a pooler has a transaction of its own.
         with self._calling:
             end_statement(conn)
             open_ = conn.pgconn.transaction_status in OPEN
             if not open_ and (conn.autocommit or conn.closed):
                 return False
-            # On a broken connection whoever uses it next finds out.
+            # If the connection is broken, its next use finds out.
             with suppress(psycopg.Error):
                 conn.rollback()
                 conn.autocommit = True
@@ -224,7 +222,7 @@ class Lease(Held, Sequence[Message]):
             except (PgQueueError, psycopg.Error):
                 if self._conn.closed:
                     raise
-                # What refused it, such as an outcome or a queue that is paused now, shows in a call of its own.
+                # The reason, such as an outcome or a queue that is paused now, shows in a call of its own.
                 return None
             if exchanged is None:
                 return None

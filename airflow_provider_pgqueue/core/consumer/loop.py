@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import psycopg
 
-from airflow_provider_pgqueue.core.argument import check, error_rules
+from airflow_provider_pgqueue.core.argument import check, error_rules, optional, timed
 from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome, outcome_of
@@ -68,19 +69,18 @@ class Consumer:
     gives the rest back and raises HandlerBroken.
 
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
-    `give_up_after` messages, or on 95 % of the last 50 times as many; messages that failed before do not count. It
-    gives unfinished messages back without counting an attempt, including failed ones that it has not settled yet. 0 or
-    None never gives up.
+    `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
+    failed has used an attempt, and the rest is given back without one. 0 or None never gives up.
     """
 
     queue_name: str
     handle: Handler | None = None
     handle_batch: BatchHandler | None = None
     batch_size: int = 100
-    lease_for: timedelta | None = None
-    handler_timeout: timedelta | None = None
-    give_up_after: int | None = 20
-    retry_delay: Callable[[int], timedelta] | None = None
+    lease_for: Duration | None = None
+    handler_timeout: Duration | None = None
+    give_up_after: int | None = 100
+    retry_delay: Callable[[int], Duration | None] | None = None
     on_error: ErrorRules | None = None
     handled_by: str | None = None
     topic: str | None = None
@@ -90,7 +90,9 @@ class Consumer:
             raise InvalidArgument("give exactly one of handle and handle_batch")
         if not 1 <= self.batch_size <= 10_000:
             raise InvalidArgument(f"batch_size is {self.batch_size}. Give a whole number from 1 to 10000.")
-        if self.handler_timeout is not None and self.handler_timeout <= timedelta(0):
+        durations = {"lease_for": self.lease_for, "handler_timeout": self.handler_timeout}
+        check(durations, dict.fromkeys(durations, optional(timed)))
+        if self.handler_timeout is not None and as_timedelta(self.handler_timeout) <= timedelta(0):
             raise InvalidArgument(f"handler_timeout is {self.handler_timeout}. Give a duration above zero.")
         if self.give_up_after is not None and self.give_up_after < 0:
             raise InvalidArgument(f"give_up_after is {self.give_up_after}. Give a number of messages, or 0 for never.")
@@ -120,7 +122,7 @@ class Consumer:
         A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
         The call that archives a batch leases the next one, so at no time are more messages leased than `batch_size`.
         `on_batch` is called after each batch with the counts so far. `on_lease` is called with each lease; its
-        `give_back` and `give_up` free the messages from another thread while a handler does not return. Drains that
+        `give_back` frees the messages from another thread while a handler does not return. Drains that
         follow one another may share `counts`, a `breaker`, an `intake` and a `renewal`; by default each has its own.
         """
         counts = Counter() if counts is None else counts
@@ -158,7 +160,7 @@ class Consumer:
                         on_batch(counts)
                         said = self._say(counts, said)
             except BaseException:
-                # Without an attempt: what was leased and nobody holds yet.
+                # Messages that were leased and that nobody holds yet go back without an attempt.
                 intake.give_back()
                 raise
 
@@ -166,7 +168,7 @@ class Consumer:
         self, messages: list[Message], intake: Intake, renewal: Renewal, on_lease: Callable[[Lease], None]
     ) -> tuple[Lease, timedelta | None]:
         """Return the lease of messages that nobody has begun, and how long the handler may take for each."""
-        # Not before there is a message: most looks of a worker find none.
+        # Only when there is a message, because most looks of a worker find none.
         policy = intake.policy
         lease = Lease(intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by)
         on_lease(lease)
@@ -177,10 +179,10 @@ class Consumer:
     def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None) -> Outcome:
         retry_delay = self.retry_delay
         delay = retry_delay(message.attempts) if retry_delay else None
-        if delay is not None and not isinstance(delay, timedelta):
+        if delay is not None and timed(delay) is not None:
             raise InvalidArgument(
                 f"retry_delay returned {type(delay).__name__}",
-                "Return a timedelta, or None for the back-off of the queue.",
+                "Return a timedelta or a number of seconds, or None for the back-off of the queue.",
             )
         return outcome_of(error, rules=self.on_error, delay=delay, failure=failure)
 

@@ -6,14 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
 
-
-class Renewable(Protocol):
-    """Something that a Renewal keeps leased. `renew` must not raise: in the thread nobody would see the error."""
-
-    def renew(self) -> None:
-        """Extend the lease of what is still held."""
+from airflow_provider_pgqueue.core.consumer.settle import Held
 
 
 class Renewal:
@@ -28,7 +22,7 @@ class Renewal:
         self._woken = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._lease: Renewable | None = None
+        self._lease: Held | None = None
         self._renewing = threading.Lock()
 
     @contextmanager
@@ -40,7 +34,7 @@ class Renewal:
             with self._renewing:
                 self._lease = None
 
-    def hold(self, lease: Renewable, lease_for: timedelta) -> None:
+    def hold(self, lease: Held, lease_for: timedelta) -> None:
         """Renew this lease from now on instead of the previous one."""
         # A third: when one renewal fails or is late, there is time for another before the lease ends.
         before, self._interval = self._interval, lease_for.total_seconds() / 3

@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run, savepoint, to_json
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -59,7 +60,7 @@ class Held:
         lock_token: UUID | None,
         ids: Collection[int],
         *,
-        lease_for: timedelta | None = None,
+        lease_for: Duration | None = None,
         handled_by: str | None = None,
         attempts: Mapping[int, int] | None = None,
         max_attempts: int | None = None,
@@ -67,7 +68,7 @@ class Held:
         self._conn = conn
         self._token = lock_token
         self._held = set(ids)
-        self._lease_for = lease_for
+        self._lease_for = None if lease_for is None else as_timedelta(lease_for)
         self._handled_by = handled_by
         self._attempts = attempts or {}
         self._max_attempts = max_attempts
@@ -87,12 +88,12 @@ class Held:
         try:
             self.extend()
         except LeaseLost as error:
-            # Without the fix, which is to do what this does.
+            # Logged without the fix, because this code does what the fix says.
             log.warning("%s; another consumer may have them now", error.problem)
         except (PgQueueError, psycopg.Error) as error:
             log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
 
-    def extend(self, lease_for: timedelta | None = None) -> None:
+    def extend(self, lease_for: Duration | None = None) -> None:
         """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
         with self._calling:
             if held := frozenset(self._held):
@@ -161,7 +162,7 @@ class Held:
 
     def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
         within = conn.pgconn.transaction_status == TransactionStatus.INTRANS
-        # What is plain nobody refuses: no two round trips for it.
+        # A plain outcome is never refused, so it needs no second round trip.
         guard = partial(savepoint, conn) if within and not all(map(is_plain, outcomes.values())) else nullcontext
         try:
             calls = _settlement(self._token, outcomes, handled_by=self._handled_by) if self._token else ()
@@ -191,7 +192,7 @@ class Held:
                 self._settle(conn, {id_: outcomes[id_] for id_ in half}, lost)
             return
         for id_ in ids:
-            # It was replaced before: the refusal is not about the outcome.
+            # The outcome was replaced before, so the refusal is not about it.
             if id_ in self.unkept:
                 raise error
             kind = type(outcomes[id_]).__name__
@@ -265,7 +266,7 @@ def _settlement(
     finals: dict[int, Success | Rejected | Failed] = {}
     for id_, outcome in outcomes.items():
         if isinstance(outcome, Retry):
-            # As the text that is sent, because the failure is a dict, which has no hash.
+            # Grouped by the text that is sent, because a dict has no hash.
             failure = None if outcome.failure is None else to_json(outcome.failure)
             kind = (outcome.delay, outcome.details, outcome.count_attempt, failure)
             retries.setdefault(kind, (outcome, []))[1].append(id_)

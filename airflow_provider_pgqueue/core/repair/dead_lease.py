@@ -52,7 +52,7 @@ class DeadLease(Held):
         return outcomes
 
     def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, remedied_by: str) -> Outcomes:
-        """Requeue them; of a call that is refused each half again, until what is refused is alone."""
+        """Requeue them. If the call is refused, try each half, until the body that is refused is alone."""
         new = {id_: body for id_, body in bodies.items() if body is not KEEP}
         statement = verbs.requeue(self._require_token(), list(bodies), bodies=new, delay=delay, remedied_by=remedied_by)
         try:
@@ -72,7 +72,7 @@ class DeadLease(Held):
             self._ask(verbs.release_dead(self._require_token(), ids))
 
     def _ask(self, statement: Statement[Any]) -> Outcomes:
-        """Run it; return what was lost. Caught here, so that the transaction keeps the rest."""
+        """Run the verb and return the lost ids; LeaseLost is caught here, so that the transaction keeps the rest."""
         try:
             run(self._conn, statement)
         except LeaseLost as error:

@@ -10,20 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, moment, optional
+from airflow_provider_pgqueue.core.argument import check, moment, optional, timed
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 _LOOKS_AGAIN: Final = 0.5  # seconds, at the canary
 _SAYS_EVERY: Final = 10.0  # seconds
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
+_ANY: Final = DeadFilter()
 _FEW: Final = 100  # ids of each outcome in the summary
 _OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied")
 
@@ -45,13 +48,11 @@ class Repair:
     each body before it is published: a function or `module:function` that returns what is wrong or None, or the `.json`
     file of a JSON Schema.
 
-    `queue_name`, `results`, `fingerprints`, `ids`, `reference`, a `topic` pattern, `headers` that theirs contain, and
-    the time in which they died, from `since` to before `until`, choose the messages; None is any. `cause`, in place of
-    results and fingerprints, is a fingerprint, or a cause of `messages.triage_causes()`. Without a queue some of `ids`,
-    `cause`, `fingerprints` and `reference` must be given: InvalidArgument.
+    `which` chooses the messages. `cause`, in place of its results and fingerprints, is a fingerprint, or a cause of
+    `messages.triage_causes()`. Without a queue some of `ids`, `cause`, `fingerprints` and `reference` must be given:
+    InvalidArgument. Messages that were requeued `max_requeues` times before are left out.
 
-    At most `max_messages` are repaired, oldest first, and at most `max_per_second`. Messages that were requeued
-    `max_requeues` times before are left out.
+    At most `max_messages` are repaired, oldest first, and at most `max_per_second`.
 
     With a `canary` this many messages are requeued first, and the others only if fewer than `stop_when_failing`
     percent of the canary died again. The run stops if the canary is not finished within `canary_wait`.
@@ -63,36 +64,31 @@ class Repair:
     function: str | RepairFunction = keep
     run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     validator: str | Validator | None = None
+    which: DeadFilter = _ANY
     cause: str | None = None
-    queue_name: str | None = None
-    results: Sequence[str] | None = None
-    fingerprints: Sequence[str] | None = None
-    ids: Sequence[int] | None = None
-    reference: str | None = None
-    topic: str | None = None
-    headers: Mapping[str, Any] | None = None
-    since: datetime | None = None
-    until: datetime | None = None
     max_messages: int | None = None
-    max_requeues: int | None = None
     max_per_second: float | None = None
     canary: int = 0
     stop_when_failing: float = 10.0
-    canary_wait: timedelta = timedelta(minutes=10)
-    delay: timedelta = timedelta(0)
+    canary_wait: Duration = timedelta(minutes=10)
+    delay: Duration = timedelta(0)
     batch_size: int = 100
-    lease_for: timedelta = timedelta(minutes=1)
+    lease_for: Duration = timedelta(minutes=1)
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        check_chosen(self)
-        check({"since": self.since, "until": self.until}, dict.fromkeys(("since", "until"), optional(moment)))
-        for name, least in (("max_messages", 1), ("max_requeues", 1), ("canary", 0), ("batch_size", 1)):
-            value = getattr(self, name)
+        which = self.which
+        check_chosen(
+            which.queue_name, which.ids, self.cause, which.fingerprints, which.reference, which.results
+        )
+        check({"since": which.since, "until": which.until}, dict.fromkeys(("since", "until"), optional(moment)))
+        durations = {"canary_wait": self.canary_wait, "delay": self.delay, "lease_for": self.lease_for}
+        check(durations, dict.fromkeys(durations, timed))
+        numbers = {"max_messages": (self.max_messages, 1), "max_requeues": (which.max_requeues, 1)}
+        numbers |= {"canary": (self.canary, 0), "batch_size": (self.batch_size, 1)}
+        for name, (value, least) in numbers.items():
             if value is not None and value < least:
                 raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
-        if self.cause is not None and (self.results is not None or self.fingerprints is not None):
-            raise InvalidArgument("a cause has a result and fingerprints of its own. Give either a cause or these.")
         if self.max_per_second is not None and self.max_per_second <= 0:
             raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
         if not 0 < self.stop_when_failing <= 100:
@@ -143,27 +139,31 @@ class Repair:
         """Return what repairs some of the messages, at a part of the rate."""
         return RepairShare(
             conn=conn,
-            queue_name=self.queue_name,
+            queue_name=self.which.queue_name,
             function=load_function(self.function) if isinstance(self.function, str) else self.function,
             validator=load_validator(self.validator),
             remedied_by=self.remedied_by,
-            max_requeues=self.max_requeues,
+            max_requeues=self.which.max_requeues,
             max_per_second=max_per_second,
-            delay=self.delay,
+            delay=as_timedelta(self.delay),
             batch_size=self.batch_size,
-            lease_for=self.lease_for,
+            lease_for=as_timedelta(self.lease_for),
             dry_run=self.dry_run,
             stop=stop,
             on_batch=on_batch,
         )
 
 
-def check_chosen(chosen: Any) -> None:
-    """Raise InvalidArgument if neither a queue nor messages are named, as `messages.lease_dead` does."""
-    if all(getattr(chosen, name) is None for name in ("queue_name", "ids", "cause", "fingerprints", "reference")):
+def check_chosen(
+    queue_name: object, ids: object, cause: object, fingerprints: object, reference: object, results: object
+) -> None:
+    """Raise InvalidArgument if neither a queue nor messages are named, as the database does, or a cause twice."""
+    if all(name is None for name in (queue_name, ids, cause, fingerprints, reference)):
         raise InvalidArgument(
             "queue_name is None", "Name a queue, or messages by ids, cause, fingerprints or reference."
         )
+    if cause is not None and (results is not None or fingerprints is not None):
+        raise InvalidArgument("a cause has a result and fingerprints of its own. Give either a cause or these.")
 
 
 def repair_by(
@@ -173,7 +173,7 @@ def repair_by(
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Run a repair whose messages `work` repairs, in this process or in many; return the summary of `Repair.run`."""
-    # What is wrong with them is an error now, not in each task, and of no message.
+    # Load both now: a mistake in them is an error of the run, and not of each task or message.
     function, validator = repair.function, load_validator(repair.validator)
     check_call(load_function(function) if isinstance(function, str) else function, "a dead message")
     check_call(validator, "a body")
@@ -192,7 +192,7 @@ def repair_by(
 
 def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> dict[str, Any]:
     """Wait until the canary is finished; return its counts, and in `stopped` why the run must end, if it must."""
-    patience = time.monotonic() + repair.canary_wait.total_seconds()
+    patience = time.monotonic() + seconds(repair.canary_wait)
     say_at = time.monotonic()
     with connect() as conn:
         while True:
@@ -203,7 +203,8 @@ def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool])
             if stopped is None and stop():
                 stopped = "told to stop"
             if stopped is not None or time.monotonic() >= say_at:
-                log.info("canary of %s: %s requeued, %s finished, %s died again", repair.remedied_by, *found.values())
+                text = "canary of %s: %s requeued, of which consumers finished %s, and %s died again"
+                log.info(text, repair.remedied_by, *found.values())
                 say_at += _SAYS_EVERY
             if stopped is not None:
                 counts = {"canary": {name: found[name] for name in ("requeued", "died_again")}}
@@ -230,22 +231,17 @@ def _without_cause(repair: Repair, connect: Connect) -> Repair:
     if repair.cause is None:
         return repair
     with connect() as conn:
-        causes = run(conn, verbs.triage_causes(repair.queue_name, cause=repair.cause))
+        causes = run(conn, verbs.triage_causes(repair.which.queue_name, cause=repair.cause))
     if not causes and is_fingerprint(repair.cause):
-        return replace(repair, cause=None, fingerprints=[repair.cause])
+        return replace(repair, cause=None, which=replace(repair.which, fingerprints=[repair.cause]))
     if not causes:
         raise InvalidArgument(
             f"{repair.cause!r} is not a fingerprint, and the last triage found no cause {repair.cause!r}",
             "Look in messages.dead_causes() and messages.triage_causes().",
         )
     (cause,) = causes
-    return replace(
-        repair,
-        cause=None,
-        queue_name=cause["queue_name"],
-        results=[cause["result"]],
-        fingerprints=cause["fingerprints"],
-    )
+    found = {"queue_name": cause["queue_name"], "results": [cause["result"]], "fingerprints": cause["fingerprints"]}
+    return replace(repair, cause=None, which=replace(repair.which, **found))
 
 
 def _ids(repair: Repair, connect: Connect) -> list[int]:
@@ -253,24 +249,10 @@ def _ids(repair: Repair, connect: Connect) -> list[int]:
     most = repair.max_messages
     if most is not None and (most := most - sum(_done(repair, connect).values())) <= 0:
         return []
+    # What it would leave must not use up the limit: the same messages are the oldest in each run.
+    which = replace(repair.which, max_requeues=None) if most is None else repair.which
     with connect() as conn:
-        return run(
-            conn,
-            verbs.dead_ids(
-                repair.queue_name,
-                results=repair.results,
-                fingerprints=repair.fingerprints,
-                ids=repair.ids,
-                reference=repair.reference,
-                topic=repair.topic,
-                headers=repair.headers,
-                since=repair.since,
-                until=repair.until,
-                max_messages=most,
-                # What it would leave must not use up the limit: the same messages are the oldest in each run.
-                max_requeues=None if most is None else repair.max_requeues,
-            ),
-        )
+        return run(conn, verbs.dead_ids(which, max_messages=most))
 
 
 def _done(repair: Repair, connect: Connect) -> dict[str, int]:

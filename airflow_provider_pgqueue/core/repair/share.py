@@ -65,7 +65,7 @@ class RepairShare:
 
     def _batches(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
         """Divide ids into batches, each when the rate allows it, until told to stop."""
-        # At most what a second may bring, so that a rate is not a burst each minute.
+        # A batch has at most what one second allows, so that the rate is even.
         rate = self.max_per_second
         size = self.batch_size if rate is None else min(self.batch_size, max(1, int(rate)))
         for place in range(0, len(ids), size):
@@ -100,10 +100,9 @@ class RepairShare:
         return find_remedy(message, self.function, self.validator)
 
     def _lease(self, ids: Collection[int]) -> list[DeadMessage]:
-        statement = verbs.lease_dead(
-            self.queue_name, ids=ids, max_messages=len(ids), lease_for=self.lease_for, locked_by=self.remedied_by
-        )
-        # A dry run takes them and gives them back at once, as if nothing had been.
+        which = verbs.DeadFilter(self.queue_name, ids=ids)
+        statement = verbs.lease_dead(which, max_messages=len(ids), lease_for=self.lease_for, locked_by=self.remedied_by)
+        # A dry run leases the messages and gives them back at once, without an attempt.
         with self.conn.transaction(force_rollback=self.dry_run):
             return run(self.conn, statement)
 

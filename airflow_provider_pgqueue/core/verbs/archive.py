@@ -21,7 +21,7 @@ def search_archive(
     archived_to: datetime | None = None,
     max_messages: int = 100,
 ) -> Statement[list[ArchivedMessage]]:
-    """Find archived messages, newest first, without their bodies. BeforeArchive: it does not go back so far."""
+    """Find archived messages, newest first, without their bodies. BeforeArchive: it does not go back that far."""
     return Statement("search_archive", dict(locals()), list_of(ArchivedMessage))
 
 
@@ -41,18 +41,27 @@ def search_messages(
     *,
     reference: str | None = None,
     headers: Mapping[str, Any] | None = None,
-    result: str | None = None,
+    state: str | None = None,
     fingerprint: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     max_messages: int = 100,
+    message_id: int | None = None,
+    topic: str | None = None,
+    after_id: int | None = None,
+    after_place: datetime | None = None,
 ) -> Statement[list[Row]]:
-    """Find messages, unfinished and archived, newest first, without their bodies."""
+    """Find messages, unfinished and archived, without their bodies.
+
+    :param state: ready, delayed, leased, done, dead (without a remedy), or a result.
+    :param after_id: with `after_place`, the `id` and `place` of the last row of a list of one state, to continue it.
+    """
     arguments = dict(locals()) | {"headers": None if headers is None else to_json(dict(headers))}
     return Statement("search_messages", arguments, _found, {"headers": "jsonb"})
 
 
 def _found(rows: list[Row]) -> list[Row]:
     for row in rows:
-        row["queue_name"], row["reference"] = row.pop("message_queue"), row.pop("message_reference")
+        row["queue_name"] = row.pop("message_queue")
+        row |= {name: row.pop(f"message_{name}") for name in ("state", "reference", "topic")}
     return rows

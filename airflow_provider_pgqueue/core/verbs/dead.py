@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
-from typing import Any, Final, TypedDict, Unpack
+from dataclasses import KW_ONLY, dataclass, fields
+from datetime import datetime
+from typing import Any, Final
 from uuid import UUID
 
 from airflow_provider_pgqueue.core.client import (
@@ -17,15 +18,19 @@ from airflow_provider_pgqueue.core.client import (
     to_json,
     unless_lost,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
 
 _TYPES: Final = {"results": "text[]", "fingerprints": "text[]", "ids": "bigint[]", "headers": "jsonb"}
 
 
-class DeadFilter(TypedDict, total=False):
-    """Which dead messages; what is left out excludes none.
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    """Which dead messages; what is left out excludes none. In its place the name of a queue stands for all of it.
 
+    - `queue_name`: those of this queue. Without it, `ids`, `fingerprints` or a `reference` must be given to whatever
+      changes messages.
     - `results`: those with one of these results.
     - `fingerprints`: those of one of these causes.
     - `ids`: these.
@@ -36,43 +41,49 @@ class DeadFilter(TypedDict, total=False):
     - `since`, `until`: those that died from the one time on and before the other.
     """
 
-    results: Collection[str] | None
-    fingerprints: Collection[str] | None
-    ids: Collection[int] | None
-    max_requeues: int | None
-    reference: str | None
-    topic: str | None
-    headers: Mapping[str, Any] | None
-    since: datetime | None
-    until: datetime | None
+    queue_name: str | None = None
+    _: KW_ONLY
+    results: Collection[str] | None = None
+    fingerprints: Collection[str] | None = None
+    ids: Collection[int] | None = None
+    max_requeues: int | None = None
+    reference: str | None = None
+    topic: str | None = None
+    headers: Mapping[str, Any] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the SQL functions that choose dead messages."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("results", "fingerprints", "ids"):
+            given[name] = None if given[name] is None else list(given[name])
+        return given | {"headers": None if self.headers is None else to_json(self.headers)}
+
+
+_ALL: Final = DeadFilter()
 
 
 def lease_dead(
-    queue_name: str | None = None,
+    which: DeadFilter | str,
     *,
     max_messages: int = 100,
-    lease_for: timedelta | None = None,
+    lease_for: Duration | None = None,
     locked_by: str | None = None,
-    **which: Unpack[DeadFilter],
 ) -> Statement[list[DeadMessage]]:
     """Lease dead messages without a remedy under one new token, oldest first.
 
-    Without a queue, those of `ids`, `fingerprints` or a `reference` in all queues; InvalidArgument if none is given.
+    InvalidArgument for a choice that names neither a queue nor `ids`, `fingerprints` or a `reference`.
     """
-    return Statement("lease_dead", _prepared(dict(locals())), messages_of(DeadMessage), _TYPES)
+    return Statement("lease_dead", _chosen(dict(locals())), messages_of(DeadMessage), _TYPES)
 
 
-def dead_ids(
-    queue_name: str | None = None,
-    *,
-    max_messages: int | None = None,
-    **which: Unpack[DeadFilter],
-) -> Statement[list[int]]:
+def dead_ids(which: DeadFilter | str = _ALL, *, max_messages: int | None = None) -> Statement[list[int]]:
     """Return the ids of dead messages without a remedy, leased or not, oldest first."""
-    return Statement("dead_ids", _prepared(dict(locals())), ids_of, _TYPES)
+    return Statement("dead_ids", _chosen(dict(locals())), ids_of, _TYPES)
 
 
-def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
+def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases of dead messages to `lease_for` from now. LeaseLost has the ids of those that were lost."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
@@ -89,7 +100,7 @@ def requeue(
     ids: Collection[int],
     *,
     bodies: Mapping[int, Any] | None = None,
-    delay: timedelta = ZERO,
+    delay: Duration = ZERO,
     remedied_by: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Publish leased dead messages again under new ids, with a new body where `bodies` has one.
@@ -131,31 +142,36 @@ def dismiss(
 
 
 def requeue_dead(
-    queue_name: str | None = None,
+    which: DeadFilter | str,
     *,
     max_messages: int = 1000,
-    delay: timedelta = ZERO,
+    delay: Duration = ZERO,
     remedied_by: str | None = None,
-    **which: Unpack[DeadFilter],
 ) -> Statement[list[Requeued]]:
     """Requeue dead messages in one call.
 
     Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`. Without a
     queue it is as `lease_dead`.
     """
-    return Statement("requeue_dead", _prepared(dict(locals())), list_of(Requeued), _TYPES)
+    return Statement("requeue_dead", _chosen(dict(locals())), list_of(Requeued), _TYPES)
 
 
 def dismiss_dead(
-    queue_name: str | None,
+    which: DeadFilter | str,
     reason: str,
     *,
     max_messages: int = 1000,
     remedied_by: str | None = None,
-    **which: Unpack[DeadFilter],
 ) -> Statement[list[int]]:
-    """Dismiss dead messages in one call, and return their ids. Without a queue it is as `lease_dead`."""
-    return Statement("dismiss_dead", _prepared(dict(locals())), ids_of, _TYPES)
+    """Dismiss dead messages in one call, and return their ids. Without a queue the rule of `lease_dead` holds."""
+    return Statement("dismiss_dead", _chosen(dict(locals())), ids_of, _TYPES)
+
+
+def retried_causes(
+    queue_name: str | None = None, *, since: datetime | None = None, max_causes: int = 100
+) -> Statement[list[Row]]:
+    """Return why attempts of messages failed that are not finished yet, most messages first; since a day ago."""
+    return Statement("retried_causes", dict(locals()), _named)
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
@@ -168,14 +184,14 @@ def dead_trend(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
-    step: timedelta | None = None,
+    step: Duration | None = None,
     max_causes: int = 100,
 ) -> Statement[list[Row]]:
     """Return the causes of death, most deaths first, with the number in each step; by default those of a day."""
-    return Statement("dead_trend", dict(locals()), _trends)
+    return Statement("dead_trend", dict(locals()), _named)
 
 
-def _trends(rows: list[Row]) -> list[Row]:
+def _named(rows: list[Row]) -> list[Row]:
     return [{"queue_name": row.pop("cause_queue"), **row} for row in rows]
 
 
@@ -206,15 +222,10 @@ def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str,
     return Statement("requeued_results", dict(locals()), only_row)
 
 
-def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call, and which messages it is about, as the driver takes them."""
-    given: dict[str, Any] = arguments.pop("which") | arguments
-    for name in ("results", "fingerprints", "ids"):
-        if given.get(name) is not None:
-            given[name] = list(given[name])
-    if given.get("headers") is not None:
-        given["headers"] = to_json(given["headers"])
-    return given
+def _chosen(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call with those of its choice of messages."""
+    which: DeadFilter | str = arguments.pop("which")
+    return arguments | (which if isinstance(which, DeadFilter) else DeadFilter(which)).arguments()
 
 
 def _causes(rows: list[Row]) -> list[DeadCause]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one, to_json
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 
 
@@ -18,7 +19,7 @@ def dispatch_messages(
     batch_size: int = 1,
     group_by: Literal["topic", "reference"] | None = None,
     on_failure: Literal["retry", "fail"] = "retry",
-    lease_for: timedelta = timedelta(hours=6),
+    lease_for: Duration = timedelta(hours=6),
     dispatched_by: str | None = None,
     topic: str | None = None,
 ) -> Statement[list[Dispatch]]:
@@ -39,7 +40,7 @@ def dispatch_dead(
     batch_size: int = 1000,
     results: Collection[str] | None = None,
     max_requeues: int | None = None,
-    retry_after: timedelta = timedelta(minutes=1),
+    retry_after: Duration = timedelta(minutes=1),
     dispatched_by: str | None = None,
 ) -> Statement[list[Dispatch]]:
     """Give the dead messages of each cause to a run of a DAG, record the runs and return them; the caller starts them.
@@ -72,7 +73,7 @@ def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
 
 
 def overdue_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
-    """Return those of these open dispatches that nobody has renewed for as long as their lease lasts."""
+    """Return the dispatches among these that nobody has renewed for as long as their lease lasts."""
     return Statement("overdue_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 
 from airflow_provider_pgqueue.core.client import Statement, list_of
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Finding, Row
 
 
-def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None = None) -> Statement[list[Finding]]:
+def health(*, held_for: Duration | None = None, waiting_for: Duration | None = None) -> Statement[list[Finding]]:
     """Check everything that may go wrong, and return a finding for each check, with SQL that fixes it. Only reads.
 
     `held_for` is how long a transaction may hold its snapshot before the finding is a warning (default 5 minutes;

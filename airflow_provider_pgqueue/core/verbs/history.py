@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from airflow_provider_pgqueue.core.client import Statement, nothing
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Row
 
 
@@ -14,7 +15,7 @@ def queue_history(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
-    step: timedelta | None = None,
+    step: Duration | None = None,
 ) -> Statement[list[Row]]:
     """Return the history of a queue, one row for each step, oldest first; by default the minutes of the last hour.
 
@@ -28,14 +29,14 @@ def queue_sparklines(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
-    step: timedelta | None = None,
+    step: Duration | None = None,
 ) -> Statement[list[Row]]:
     """Return the history of up to 500 queues, one row for each, with a number for each step."""
     arguments = {"queue_names": list(queue_names), "since": since, "until": until, "step": step}
     return Statement("queue_sparklines", arguments, list, {"queue_names": "text[]"})
 
 
-def queue_rates(queue_names: Collection[str] | None = None, *, period: timedelta | None = None) -> Statement[list[Row]]:
+def queue_rates(queue_names: Collection[str] | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:
     """Return what went through each queue in the last whole minutes; divide by `seconds` for rates."""
     arguments = {"queue_names": None if queue_names is None else list(queue_names), "period": period}
     return Statement("queue_rates", arguments, list, {"queue_names": "text[]"})
@@ -48,10 +49,10 @@ def message_life(message_id: int) -> Statement[list[Row]]:
 
 def alter_history(
     *,
-    minutes_for: timedelta | None = None,
-    hours_for: timedelta | None = None,
-    days_for: timedelta | None = None,
-    audit_for: timedelta | None = None,
+    minutes_for: Duration | None = None,
+    hours_for: Duration | None = None,
+    days_for: Duration | None = None,
+    audit_for: Duration | None = None,
 ) -> Statement[None]:
     """Change how long the history and the audit are kept; None keeps a value, zero keeps days or the audit forever."""
     return Statement("alter_history", dict(locals()), nothing)

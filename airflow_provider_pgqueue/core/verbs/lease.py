@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from airflow_provider_pgqueue.core.client import (
     to_json,
     unless_lost,
 )
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Message, Row
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, storable
 
@@ -25,7 +25,7 @@ def lease(
     queue_name: str,
     *,
     max_messages: int = 1,
-    lease_for: timedelta | None = None,
+    lease_for: Duration | None = None,
     locked_by: str | None = None,
     topic: str | None = None,
 ) -> Statement[list[Message]]:
@@ -37,7 +37,7 @@ def lease(
     return Statement("lease", dict(locals()), messages_of(Message), durable=False)
 
 
-def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
+def extend(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases to `lease_for` from now. LeaseLost has the ids of those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"}, durable=False)
@@ -108,7 +108,7 @@ def release(
     lock_token: UUID,
     ids: Collection[int],
     *,
-    delay: timedelta = ZERO,
+    delay: Duration = ZERO,
     count_attempt: bool = True,
     details: str | None = None,
     failure: Mapping[str, Any] | None = None,
@@ -161,7 +161,7 @@ def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) 
     return Statement("cancel", arguments, ids_of, {"ids": "bigint[]"})
 
 
-def workers(queue_name: str | None = None, *, period: timedelta | None = None) -> Statement[list[Row]]:
+def workers(queue_name: str | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:
     """Return who leases now or finished something within `period`, those with most leases first."""
     return Statement("workers", dict(locals()), _workers)
 
@@ -188,7 +188,7 @@ def lease_named(
     queue_name: str,
     *,
     max_messages: int = 1000,
-    lease_for: timedelta | None = None,
+    lease_for: Duration | None = None,
     locked_by: str | None = None,
 ) -> Statement[list[Row]]:
     """Lease messages under a name. The same name again extends and returns those of its messages that are still held.

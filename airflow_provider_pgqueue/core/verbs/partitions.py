@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 
 from airflow_provider_pgqueue.core.client import ZERO, Statement, nothing, one
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Row
 
 
@@ -20,9 +20,9 @@ def archive_partitions() -> Statement[list[Row]]:
 
 
 def closed_archive_partitions(
-    *, older_than: timedelta = ZERO, names: Collection[str] | None = None
+    *, older_than: Duration = ZERO, names: Collection[str] | None = None
 ) -> Statement[list[Row]]:
-    """List the partitions whose time ended so long ago, or those with these names, with their sizes and columns."""
+    """List the partitions that were completed so long ago, or those with these names, with their sizes and columns."""
     return Statement("closed_archive_partitions", dict(locals()), list)
 
 

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack, cast
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, ids_or_duplicates, one, to_json
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
 
-class Options(TypedDict, total=False):
+class _Common(TypedDict, total=False):
+    priority: int
+    delay: Duration
+    expires_in: Duration | None
+    headers: Mapping[str, Any] | None
+    visible_at: datetime | None
+
+
+class TopicOptions(_Common, total=False):
+    """The options of a message that is published to a topic, as in `Options`."""
+
+    reference: str | None
+    group_key: str | None
+    dedup_key: str | None
+
+
+class Options(TopicOptions, total=False):
     """The options of a message.
 
     - `priority`: from 0 to 9; higher is leased first.
@@ -26,35 +43,22 @@ class Options(TypedDict, total=False):
       an InvalidArgument.
     """
 
-    priority: int
-    delay: timedelta
-    expires_in: timedelta | None
-    headers: Mapping[str, Any] | None
-    reference: str | None
-    visible_at: datetime | None
     topic: str | None
-    group_key: str | None
-    dedup_key: str | None
-    dedup_window: timedelta | None
+    dedup_window: Duration | None
     on_conflict: str
 
 
-class BatchOptions(TypedDict, total=False):
+class BatchOptions(_Common, total=False):
     """The options of a batch: those of `Options`; the plural ones are sequences with a value or None for each body.
 
     Of a dedup key that a batch has twice the first body counts, with `on_conflict="replace"` the last.
     """
 
-    priority: int
-    delay: timedelta
-    expires_in: timedelta | None
-    headers: Mapping[str, Any] | None
-    visible_at: datetime | None
     references: Sequence[str | None] | None
     topics: Sequence[str | None] | None
     group_keys: Sequence[str | None] | None
     dedup_keys: Sequence[str | None] | None
-    dedup_window: timedelta | None
+    dedup_window: Duration | None
     on_conflict: str
 
 

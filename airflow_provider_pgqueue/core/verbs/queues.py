@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import TypedDict, Unpack
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
 
@@ -31,18 +31,18 @@ class Policy(TypedDict, total=False):
     """
 
     max_attempts: int | None
-    lease_for: timedelta | None
+    lease_for: Duration | None
     notify: str | None
     max_body_bytes: int | None
     paused: bool | None
-    backoff_first: timedelta | None
-    backoff_max: timedelta | None
-    dedup_window: timedelta | None
-    retention: timedelta | None
+    backoff_first: Duration | None
+    backoff_max: Duration | None
+    dedup_window: Duration | None
+    retention: Duration | None
     on_dead_head: str | None
     max_leased: int | None
     max_depth: int | None
-    handler_timeout: timedelta | None
+    handler_timeout: Duration | None
 
 
 def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
@@ -108,7 +108,7 @@ def ready_queues(
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
-    """Return those of these names for which one would wait in vain: unknown to the session, or of a paused queue."""
+    """Return the names among these for which one would wait in vain: unknown to the session, or of a paused queue."""
     return Statement(
         "closed_queues", {"queue_names": list(queue_names)}, list_of(ClosedQueue), {"queue_names": "text[]"}
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, one, to_json
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, to_json
 from airflow_provider_pgqueue.core.message import Schedule
 
 
@@ -32,17 +32,17 @@ def schedule(
 
 def unschedule(schedule_name: str) -> Statement[None]:
     """End a schedule; what it published stays."""
-    return Statement("unschedule", dict(locals()), lambda rows: None)
+    return Statement("unschedule", dict(locals()), nothing)
 
 
 def pause_schedule(schedule_name: str) -> Statement[None]:
     """Stop a schedule until it is resumed; no effect on one that is paused."""
-    return Statement("pause_schedule", dict(locals()), lambda rows: None)
+    return Statement("pause_schedule", dict(locals()), nothing)
 
 
 def resume_schedule(schedule_name: str) -> Statement[None]:
     """Resume a paused schedule from its next tick on; missed ticks are not published."""
-    return Statement("resume_schedule", dict(locals()), lambda rows: None)
+    return Statement("resume_schedule", dict(locals()), nothing)
 
 
 def schedules() -> Statement[list[Schedule]]:

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, one, onlys, to_json
-
-
-class TopicOptions(TypedDict, total=False):
-    """The options of a message that is published to a topic, as in `Options`."""
-
-    priority: int
-    delay: timedelta
-    expires_in: timedelta | None
-    headers: Mapping[str, Any] | None
-    reference: str | None
-    visible_at: datetime | None
-    group_key: str | None
-    dedup_key: str | None
+from airflow_provider_pgqueue.core.verbs.publish import TopicOptions
 
 
 def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Statement[dict[str, int]]:

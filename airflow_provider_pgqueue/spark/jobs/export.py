@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.argument import check, several
 from airflow_provider_pgqueue.core.client import ZERO
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import ExportError
 from airflow_provider_pgqueue.export.exporter import RULES, SAFE, Exporter
 from airflow_provider_pgqueue.export.target import Target, shown
@@ -29,7 +29,7 @@ def export(
     run_id: str | None = None,
     dsn: str | None = None,
     parallelism: int | None = None,
-    older_than: timedelta = ZERO,
+    older_than: Duration = ZERO,
     partitions: Sequence[str] = (),
     drop: bool = False,
 ) -> Summary:

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core.argument import check, duration, one_of, optional, several
+from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     InvalidArgument,
@@ -62,7 +63,7 @@ def reconcile(
     business_query: str | None = None,
     business_column: str | None = None,
     business_dsn_variable: str | None = None,
-    slow_after: timedelta | None = None,
+    slow_after: Duration | None = None,
     output: str | None = None,
     output_format: Literal["parquet", "csv"] = "parquet",
     strict: bool = False,
@@ -169,10 +170,10 @@ def _joined(expected: DataFrame | None, messages: DataFrame, business: DataFrame
     return rows.fillna(0, ["successes", "unfinished"]).fillna(False, ["wanted"])
 
 
-def _found(keys: DataFrame, slow_after: timedelta | None) -> DataFrame:
+def _found(keys: DataFrame, slow_after: Duration | None) -> DataFrame:
     """Return one row for each discrepancy; a key may have several."""
     wanted, successes, effects = F.col("wanted"), F.col("successes"), F.col("effects")
-    slow = F.lit(False) if slow_after is None else F.col("seconds") > slow_after.total_seconds()
+    slow = F.lit(False) if slow_after is None else F.col("seconds") > seconds(slow_after)
     conditions = {
         "lost": wanted & F.col("ids").isNull(),
         "doubled": (wanted & (successes > 1)) | (effects > 1),

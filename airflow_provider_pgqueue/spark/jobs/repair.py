@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, optional, several, text
+from airflow_provider_pgqueue.core.duration import Duration
+from airflow_provider_pgqueue.core.message import DeadResult
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
+from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
 
 _RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
-_DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
+_NOT_OF_REPAIR: Final = ("spark", "dsn", "parallelism", "queue", "results", "fingerprints", "max_requeues")
 log = logging.getLogger(__name__)
 
 
@@ -31,17 +34,17 @@ def repair(
     parallelism: int | None = None,
     validator: str | Validator | None = None,
     cause: str | None = None,
-    results: Sequence[_DeadResult] = (),
+    results: Sequence[DeadResult] = (),
     fingerprints: Sequence[str] = (),
     max_messages: int | None = None,
     max_requeues: int | None = None,
     max_per_second: float | None = None,
     canary: int = 0,
     stop_when_failing: float = 10.0,
-    canary_wait: timedelta = timedelta(minutes=10),
-    delay: timedelta = timedelta(0),
+    canary_wait: Duration = timedelta(minutes=10),
+    delay: Duration = timedelta(0),
     batch_size: int = 100,
-    lease_for: timedelta = timedelta(minutes=1),
+    lease_for: Duration = timedelta(minutes=1),
     dry_run: bool = False,
 ) -> Summary:
     """Repair dead messages with a function and publish them again.
@@ -70,15 +73,16 @@ def repair(
     :param dry_run: Say what would be done and change nothing.
     :raises InvalidArgument: for a function, a cause or a number that cannot be used.
     """
-    given = {name: value for name, value in locals().items() if name not in ("spark", "queue", "dsn", "parallelism")}
+    given = {name: value for name, value in locals().items() if name not in _NOT_OF_REPAIR}
     check(locals(), _RULES)
     job = Job.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
-    given |= {
-        "run_id": job.run_id,
-        "results": several("results", results) or None,
-        "fingerprints": several("fingerprints", fingerprints) or None,
-    }
-    wanted = Repair(queue_name=queue, **given)
+    which = DeadFilter(
+        queue,
+        results=several("results", results) or None,
+        fingerprints=several("fingerprints", fingerprints) or None,
+        max_requeues=max_requeues,
+    )
+    wanted = Repair(which=which, **given | {"run_id": job.run_id})
 
     def work() -> Summary:
         return repair_by(lambda wanted, ids: _repaired(job, wanted, ids), wanted, job.connect)

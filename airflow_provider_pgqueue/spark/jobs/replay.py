@@ -19,10 +19,10 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, number, optional, several, text
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.message import Result
 from airflow_provider_pgqueue.export import exported_queues
 from airflow_provider_pgqueue.spark.jobs.exported import read_export
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time
-from airflow_provider_pgqueue.spark.source.options import Result
 
 if TYPE_CHECKING:
     import psycopg

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Final, Literal, get_args
+from typing import Final
 
 from airflow_provider_pgqueue.core.argument import moment_or_text, queue_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
 
-Result = Literal["success", "failed", "rejected", "lock_expired", "expired", "cancelled"]
-RESULTS: Final = get_args(Result)
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
 # What to do instead, and the options of Kafka, JDBC and files that it answers.

@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, ShortType, StringType, StructField, Stru
 
 from airflow_provider_pgqueue.core.argument import topic_pattern
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import RESULTS
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.source import options as given
 
@@ -143,7 +144,7 @@ def table_of(options: Mapping[str, str]) -> Table:
 
 def conditions(options: Mapping[str, str]) -> list[sql.Composable]:
     """Return what the options `queue`, `result`, `reference` and `topic` are in SQL."""
-    listed = (("queue_name", given.queues(options)), ("result", given.names(options, "result", given.RESULTS)))
+    listed = (("queue_name", given.queues(options)), ("result", given.names(options, "result", RESULTS)))
     found: list[sql.Composable] = [
         sql.SQL("{} IN ({})").format(sql.Identifier(name), sql.SQL(", ").join(map(sql.Literal, values)))
         for name, values in listed

@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.dismiss(lock_token uuid, ids bigint[], reason text, remedied_by text DEFAULT NULL)
 RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -26,6 +26,8 @@ BEGIN
         END IF;
         RETURN NEXT dismissed.id;
     END LOOP;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.dismiss(uuid, bigint[], text, text) IS
-    'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason, or bad remedied_by.';
+    'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason, or bad remedied_by; PQ016: another transaction has a dead message of this lease for more than three seconds.';

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION messages.requeue(
     delay       interval DEFAULT '0',
     remedied_by text     DEFAULT NULL
 ) RETURNS TABLE (id bigint, new_id bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -30,6 +30,8 @@ BEGIN
       FROM mine JOIN published p ON p.requeued_from = mine.id
      WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.requeued_as;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.requeue(uuid, bigint[], jsonb, interval, text) IS
-    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or remedied_by.';
+    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or remedied_by; PQ016: another transaction has a dead message of this lease for more than three seconds.';

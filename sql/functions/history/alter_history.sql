@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION messages.alter_history(
     days_for    interval DEFAULT NULL,
     audit_for   interval DEFAULT NULL
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -19,6 +19,8 @@ BEGIN
     PERFORM messages.record_audit('alter_history', NULL, jsonb_build_object(
         'minutes_for', alter_history.minutes_for, 'hours_for', alter_history.hours_for,
         'days_for', alter_history.days_for, 'audit_for', alter_history.audit_for), NULL);
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('the policy of the history');
 END $$;
 COMMENT ON FUNCTION messages.alter_history(interval, interval, interval, interval) IS
-    'Changes how long minutes, hours and days of the history and the audit are kept; NULL keeps a value, 0 keeps days or the audit forever. The upkeep deletes what is older. PQ004: out of range.';
+    'Changes how long minutes, hours and days of the history and the audit are kept; NULL keeps a value, 0 keeps days or the audit forever. The upkeep deletes what is older. PQ004: out of range; PQ016: another transaction is changing it for more than three seconds.';

@@ -8,7 +8,7 @@ AS $$
 DECLARE
     -- What was archived earlier, or is dated so, is no longer counted. This also leaves out all older partitions.
     earliest CONSTANT timestamptz := least(progress.recorded_at, moment) - interval '1 day';
-    -- Four classes for each doubling.
+    -- There are four classes for each doubling.
     per_doubling CONSTANT double precision := 4 / ln(2.0::double precision);
 BEGIN
     -- STABLE, so that this sees what the statement that calls it sees.
@@ -26,7 +26,7 @@ BEGIN
               FROM messages.archive_rows f
              WHERE (f.xid >= progress.next_xid OR f.xid = ANY (progress.open_xids)) AND (before_xid IS NULL OR f.xid < before_xid)
                AND f.archived_at >= earliest AND isfinite(f.archived_at)
-            -- Each difference once.
+            -- Each difference is counted once.
             OFFSET 0) a
      GROUP BY 1, 2, 3, 4, 5, 6, 7;
 END $$;

@@ -21,7 +21,7 @@ BEGIN
         RETURN 0;
     END IF;
     LOOP
-        -- An upkeep that was away has much to count: in parts, and for at most half a second.
+        -- After a pause there is much to count. That is done in parts, for at most half a second.
         newest := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
         complete := newest - last.next_xid <= note_history.xids_at_once;
         up_to := CASE WHEN NOT complete THEN last.next_xid + note_history.xids_at_once END;
@@ -37,7 +37,7 @@ BEGIN
               FROM messages.message_rows m
              WHERE complete AND m.id > last.last_id AND m.id <= newest_id GROUP BY 1, 2
             UNION ALL
-            -- Of a transaction that was open then and has ended: those that nobody has changed yet show it.
+            -- Messages of a transaction that was open then and has ended: its xmin shows it, unless somebody has changed the row since.
             SELECT m.queue_name, date_trunc('minute', moment, 'UTC'), count(*)
               FROM messages.message_rows m
              WHERE complete AND m.id > greatest(last.settled_id, last.last_id - 500000) AND m.id <= last.last_id
@@ -47,7 +47,7 @@ BEGIN
              GROUP BY 1),
         level AS MATERIALIZED (
             SELECT s.*, moment - s.oldest_age AS oldest_at FROM messages.status() s WHERE complete),
-        -- What is neither seen nor archived by now must have come and not been seen: depth tells.
+        -- A message that was changed before it was seen is missing so far. The change of the depth gives the number of these.
         missed AS (
             SELECT b.queue_name, sum(b.messages) AS messages FROM (
                 SELECT l.queue_name, l.depth AS messages, l.depth <= l.counted_up_to AS exact FROM level l
@@ -62,7 +62,7 @@ BEGIN
                    IS DISTINCT FROM (coalesce(h.depth, 0), coalesce(h.ready, 0), coalesce(h.leased, 0), coalesce(h.delayed, 0), coalesce(h.dead, 0))
                 OR (l.oldest_at IS NULL) <> (h.oldest_at IS NULL) OR abs(date_part('epoch', l.oldest_at - h.oldest_at)) > 2
                 OR (l.depth <= l.counted_up_to) <> coalesce(h.exact, true)),
-        -- Classes of durations are added to those that the minute has.
+        -- The classes of durations are added to the classes that the minute already has.
         kept AS MATERIALIZED (
             SELECT h.queue_name, h.bucket_at, h.waits, h.runs
               FROM (SELECT DISTINCT c.queue_name, c.bucket_at FROM counted c) n
@@ -188,4 +188,4 @@ BEGIN
     RETURN rows;
 END $$;
 COMMENT ON FUNCTION messages.note_history(bigint) IS
-    'Notes each queue that changed or had traffic since the last time, rolls up the hours and days that are over, and returns how many rows it wrote. What a transaction archived is counted once, whenever it commits; what was published is counted when it is first seen. Stops after about half a second and continues the next time.';
+    'Records each queue that changed or had traffic since the last time, adds completed hours and days up, and returns how many rows it wrote. What a transaction archived is counted once, whenever it commits; what was published is counted when it is first seen. Stops after about half a second and continues the next time.';

@@ -14,7 +14,7 @@ BEGIN
            sum(h.failed + h.rejected + h.lock_expired + h.expired)::bigint, max(h.run_max), max(h.wait_max),
            date_part('epoch', queue_rates.period)
       FROM messages.history h
-     -- The last minute is not whole yet.
+     -- The last minute is not completed yet.
      WHERE h.grain = 'minute' AND h.bucket_at >= recorded - queue_rates.period AND h.bucket_at < recorded
        AND (queue_rates.queue_names IS NULL OR h.queue_name = ANY (queue_rates.queue_names))
        AND ((SELECT r.everything FROM messages.session_reach r)

@@ -40,4 +40,4 @@ BEGIN
     RETURN rolled;
 END $$;
 COMMENT ON FUNCTION messages.roll_up_history(timestamptz, integer) IS
-    'Makes the hours and days of the history that are over, some queues at a time and for at most 0.3 seconds; the next call continues. Hours from late_from on are made again.';
+    'Adds the completed hours and days of the history up, some queues at a time and for at most 0.3 seconds; the next call continues. Hours from late_from on are made again.';

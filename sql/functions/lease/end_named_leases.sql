@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.end_named_leases(stream text, queue_name text, before_batch bigint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -14,6 +14,8 @@ BEGIN
                 THEN split_part(n.lease_name, '/', 2)::bigint < end_named_leases.before_batch END;
     GET DIAGNOSTICS ended = ROW_COUNT;
     RETURN ended;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('a lease of stream %L', end_named_leases.stream));
 END $$;
 COMMENT ON FUNCTION messages.end_named_leases(text, text, bigint) IS
-    'Ends the leases named STREAM/BATCH/PARTITION that this login made for all batches of a stream before this one, which are done, and returns how many there were. Nothing can be leased under those names any more; their messages stay leased.';
+    'Ends the leases named STREAM/BATCH/PARTITION that this login made for all batches of a stream before this one, which are done, and returns how many there were. Nothing can be leased under those names any more; their messages stay leased. PQ016: another transaction has one of them for more than three seconds.';

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.extend(lock_token uuid, ids bigint[], lease_for interval) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -19,6 +19,8 @@ BEGIN
         INSERT INTO messages.timer (queue_name, at, lock_token, ids)
         SELECT e.queue_name, max(e.lock_expires_at), extend.lock_token, array_agg(e.id) FROM extended e WHERE e.is_shorter GROUP BY e.queue_name)
     SELECT e.id FROM extended e;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('a message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.extend(uuid, bigint[], interval) IS
-    'Makes leases end lease_for from now (by default the lease_for of the queue), and returns the ids; an id that is missing was lost. PQ004: bad duration.';
+    'Makes leases end lease_for from now (by default the lease_for of the queue), and returns the ids; an id that is missing was lost. PQ004: bad duration; PQ016: another transaction has a message of this lease for more than three seconds.';

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION messages.lease_named(
     lease_for    interval DEFAULT NULL,
     locked_by    text     DEFAULT NULL
 ) RETURNS SETOF messages.leased_message
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -17,15 +17,11 @@ BEGIN
     PERFORM messages.check_queue(lease_named.queue_name, 'consume');
     PERFORM messages.check_duration('lease_for', lease_named.lease_for, '1 millisecond', '12 hours');
     -- Of two concurrent calls the second waits here for the first, and then finds what that one leased.
-    BEGIN
-        INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)
-        VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (made_by, lease_name) DO NOTHING;
-        fresh := FOUND;
-        SELECT * INTO known FROM messages.named_lease n
-         WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" FOR UPDATE;
-    EXCEPTION WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('lease name %L', lease_named.lease_name));
-    END;
+    INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)
+    VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (made_by, lease_name) DO NOTHING;
+    fresh := FOUND;
+    SELECT * INTO known FROM messages.named_lease n
+     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" FOR UPDATE;
     IF fresh THEN
         RETURN QUERY
         WITH leased AS MATERIALIZED (
@@ -55,6 +51,11 @@ BEGIN
     SELECT h.id, h.queue_name, h.message, h.headers, h.reference, h.topic, h.group_key, h.priority, h.attempts,
            q.max_attempts, h.requeues, h.created_at, h.lock_token, h.lock_expires_at
       FROM held h JOIN messages.queue q ON q.queue_name = h.queue_name;
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(format('lease name %L', lease_named.lease_name));
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('lease name %L', lease_named.lease_name));
 END $$;
 COMMENT ON FUNCTION messages.lease_named(text, text, integer, interval, text) IS
-    'Leases like lease, but only once for each name; every login has names of its own. A repeated call extends and returns those messages of the name that are still leased, never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue; PQ016: a transaction that leased under the name waits for this one.';
+    'Leases like lease, but only once for each name; every login has names of its own. A repeated call extends and returns those messages of the name that are still leased, never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue; PQ016: a transaction that leased under the name stayed open for more than three seconds, or waits for this one.';

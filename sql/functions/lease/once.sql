@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.once(consumer text, message_id bigint) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -16,8 +16,11 @@ BEGIN
     END IF;
     INSERT INTO messages.inbox (consumer, message_id) VALUES (once.consumer, once.message_id) ON CONFLICT DO NOTHING;
     RETURN FOUND;
-EXCEPTION WHEN deadlock_detected THEN
-    PERFORM messages.raise_deadlock(format('message %s of consumer %L', once.message_id, left(once.consumer, 100)));
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(format('message %s of consumer %L', once.message_id, left(once.consumer, 100)));
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('message %s of consumer %L', once.message_id, left(once.consumer, 100)));
 END $$;
 COMMENT ON FUNCTION messages.once(text, bigint) IS
-    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad argument; PQ016: the first waits for the transaction of the second.';
+    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad argument; PQ016: the transaction of the first stayed open for more than three seconds, or waits for the second.';

@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION messages.release(
     failure       jsonb    DEFAULT NULL,
     back_off      boolean  DEFAULT false
 ) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -20,6 +20,14 @@ DECLARE
 BEGIN
     PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
     PERFORM messages.check_outcomes(NULL, NULL, release.failure);
+    IF error IS NOT NULL AND release.count_attempt IS NOT FALSE THEN
+        INSERT INTO messages.failed_attempt (message_id, attempt, queue_name, leased_at, handled_by, fingerprint, failure)
+        SELECT m.id, m.attempts, m.queue_name, m.leased_at, m.locked_by, messages.fingerprint('failed', release.details, release.failure),
+               coalesce(release.failure, jsonb_build_object('message', left(release.details, 4000)))
+          FROM messages.message_rows m JOIN messages.queue q ON q.queue_name = m.queue_name
+         WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp() AND m.attempts < q.max_attempts
+        ON CONFLICT DO NOTHING;
+    END IF;
     FOR released IN
         WITH freed AS (
             UPDATE messages.message_rows m
@@ -54,6 +62,8 @@ BEGIN
     -- What is left under this token had its last attempt.
     RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('a message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error, and all of it as a failed attempt for 30 days. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure; PQ016: another transaction has a message of this lease for more than three seconds.';

@@ -19,16 +19,16 @@ BEGIN
          WHERE (workers.queue_name IS NULL OR q.queue_name = workers.queue_name COLLATE "default")
            AND ((SELECT r.everything FROM messages.session_reach r)
                 OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)));
-    -- Each lease has a timer.
+    -- Each leased message is in the ids of a timer.
     count_up_to := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
     RETURN QUERY
     WITH held AS (
         SELECT m.locked_by, t.queue_name AS name, count(DISTINCT m.id) AS leased, min(m.leased_at) AS leased_since,
                min(m.lock_expires_at) AS lease_ends_at, max(m.leased_at) AS last_at
           FROM unnest(names) AS n (name)
-         CROSS JOIN LATERAL (SELECT t.* FROM messages.timer t WHERE t.queue_name = n.name ORDER BY t.at LIMIT count_up_to) t
-         CROSS JOIN unnest(t.ids) AS one (id)
-          JOIN messages.message_rows m ON m.id = one.id AND m.lock_token IS NOT DISTINCT FROM t.lock_token
+         CROSS JOIN LATERAL (SELECT t.queue_name, t.lock_token, one.id FROM messages.timer t CROSS JOIN unnest(t.ids) AS one (id)
+                              WHERE t.queue_name = n.name ORDER BY t.at LIMIT count_up_to) t
+          JOIN messages.message_rows m ON m.id = t.id AND m.lock_token IS NOT DISTINCT FROM t.lock_token
          WHERE m.lock_expires_at > moment
          GROUP BY 1, 2),
     done AS (

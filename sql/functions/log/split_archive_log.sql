@@ -17,7 +17,7 @@ BEGIN
     PERFORM messages.check_number('max_messages', coalesce(max_messages, 1), 1, 2147483647);
     PERFORM messages.check_number('from_xid', from_xid, 0, 1000000000000000000), messages.check_number('before_xid', before_xid, 0, 1000000000000000000);
     messages := 0;
-    -- In windows, so that the first steps of a long backlog do not count all of it.
+    -- The log is counted in windows, so that the first steps of a long backlog do not count all of it.
     WHILE place < before_xid LOOP
         until := least(before_xid, place + width);
         width := width * 4;

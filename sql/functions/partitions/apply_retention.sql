@@ -60,6 +60,8 @@ BEGIN
         messages_deleted := messages_deleted + gone.number;
     END LOOP;
     UPDATE messages.archive_policy SET retention_applied_at = moment WHERE messages_deleted < max_messages;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('the archive');
 END $$;
 COMMENT ON FUNCTION messages.apply_retention(integer) IS
-    'Removes finished messages that are older than the retention of their queue: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they have a remedy. The upkeep does it every hour.';
+    'Removes finished messages that are older than the retention of their queue: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they have a remedy. The upkeep does it every hour. PQ016: another transaction, such as an upkeep, is changing the archive.';

@@ -17,4 +17,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.closed_archive_partition(text) IS
-    'The archive partition of this name, whose time must be over. PQ004: there is none, or its time is not over.';
+    'The completed archive partition of this name. PQ004: there is none, or it is not completed.';

@@ -9,7 +9,7 @@ BEGIN
     RETURN QUERY
     SELECT c.relname::text, c.oid::bigint, p.first_at, p.end_at,
            pg_relation_size(c.oid) / current_setting('block_size')::bigint, pg_table_size(c.oid),
-           -- Of a partition that was never analysed, a guess.
+           -- A partition that was never analysed has no statistics: this is a guess.
            CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE 30 END, archive.columns
       FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition::regclass
      CROSS JOIN (SELECT jsonb_agg(jsonb_build_array(a.attname, format_type(a.atttypid, NULL)) ORDER BY a.attnum) AS columns
@@ -20,4 +20,4 @@ BEGIN
      ORDER BY p.first_at;
 END $$;
 COMMENT ON FUNCTION messages.closed_archive_partitions(interval, text[]) IS
-    'The archive partitions whose time ended at least older_than ago, or those of the names whose time is over, oldest first: their size, an estimate of the messages per page, and the columns of the archive with their types. Names that no such partition has are left out. PQ004: bad older_than.';
+    'The archive partitions that were completed at least older_than ago, or the completed ones among these names, oldest first: their size, an estimate of the messages per page, and the columns of the archive with their types. Names that no such partition has are left out. PQ004: bad older_than.';

@@ -17,8 +17,8 @@ BEGIN
     IF NOT FOUND THEN                      -- somebody else is at it
         RETURN 0;
     END IF;
-    -- A week ahead by day, three months ahead by month: so long the upkeep may be missing. And always the one that follows
-    -- the current partition, which may be of another size.
+    -- A week ahead by day, three months ahead by month: the upkeep may be missing for that long. The one that follows
+    -- the current partition, which may have another size, is always made.
     first := date_trunc(size, moment);
     last := greatest(first + CASE size WHEN 'day' THEN interval '7 days' ELSE interval '3 months' END,
                      (SELECT p.end_at FROM messages.archive_partitions() p WHERE p.first_at <= moment AND p.end_at > moment));

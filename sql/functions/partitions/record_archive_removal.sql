@@ -5,7 +5,7 @@ AS $$
     WITH counted AS (
         UPDATE messages.archive_policy p SET removals = p.removals + 1
          WHERE record_archive_removal.last_xid IS NOT NULL RETURNING p.removals),
-    -- A later removal that reaches as far says the same to every reader.
+    -- A later removal that reaches as far tells every reader the same, and replaces this one.
     replaced AS (
         DELETE FROM messages.archive_removal r USING counted
          WHERE r.queue_name = record_archive_removal.queue_name AND r.before_xid <= record_archive_removal.last_xid + 1

@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION messages.publish_deduplicated(
     topics       text[]      DEFAULT NULL,
     group_keys   text[]      DEFAULT NULL
 ) RETURNS TABLE (id bigint, duplicate boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -79,8 +79,11 @@ BEGIN
             ids[item.place] := known;
             duplicates[item.place] := true;
         END LOOP;
-    EXCEPTION WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('dedup_key %L', left(item.dedup_key, 100)));
+    EXCEPTION
+        WHEN lock_not_available THEN
+            PERFORM messages.raise_in_use(format('dedup_key %L', left(item.dedup_key, 100)));
+        WHEN deadlock_detected THEN
+            PERFORM messages.raise_deadlock(format('dedup_key %L', left(item.dedup_key, 100)));
     END;
     INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
     SELECT ids[body.place], publish_deduplicated.queue_name,
@@ -93,4 +96,4 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(ids, duplicates);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
-    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that one waits for this one; other errors as in publish.';
+    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that one stayed open for more than three seconds, or waits for this one; other errors as in publish.';

@@ -10,4 +10,4 @@ AS $$
      ORDER BY place
 $$;
 COMMENT ON FUNCTION messages.closed_queues(text[]) IS
-    'Those of these names for which nobody should wait: there is no such queue, or none that this login may observe, or it is paused.';
+    'The names among these for which nobody should wait: there is no such queue, or none that this login may observe, or it is paused.';

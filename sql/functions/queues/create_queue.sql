@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION messages.create_queue(
     max_depth       bigint   DEFAULT NULL,
     handler_timeout interval DEFAULT NULL
 ) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -32,9 +32,12 @@ BEGIN
     INSERT INTO messages.lane (queue_name, priority, mark)
     SELECT create_queue.queue_name, priority, CASE priority WHEN 4 THEN messages.create_mark() END FROM generate_series(0, 9) AS priority;
     RETURN true;
-EXCEPTION WHEN out_of_memory THEN          -- of the table of locks: two sequences are locked until the commit
-    RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',
-        HINT = 'Create a thousand at most in one transaction, or raise max_locks_per_transaction.';
+EXCEPTION
+    WHEN lock_not_available OR deadlock_detected THEN
+        PERFORM messages.raise_in_use(format('queue %L', create_queue.queue_name));
+    WHEN out_of_memory THEN                -- of the table of locks: two sequences are locked until the commit
+        RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',
+            HINT = 'Create a thousand at most in one transaction, or raise max_locks_per_transaction.';
 END $$;
 COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy; PQ018: thousands in one transaction.';
+    'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy; PQ018: thousands in one transaction; PQ016: another transaction is creating it for more than three seconds.';

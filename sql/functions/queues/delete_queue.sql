@@ -13,7 +13,7 @@ BEGIN
         RAISE EXCEPTION 'queue % is not empty', quote_literal(delete_queue.queue_name) USING ERRCODE = 'PQ010',
             HINT = format('Finish its messages, or delete them with it: SELECT messages.drop_queue(%L, force => true)', delete_queue.queue_name);
     END IF;
-    -- All or none, without waiting for anybody.
+    -- Take all locks or none, without waiting.
     PERFORM FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;

@@ -12,7 +12,7 @@ BEGIN
     END IF;
     WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
-            -- What is locked is just being leased.
+            -- A locked message is being leased right now: leave it.
             gone := ARRAY(
                 SELECT m.id FROM messages.message_rows m
                  WHERE m.queue_name = purge_queue.queue_name COLLATE "default" AND coalesce(m.lock_expires_at <= clock_timestamp(), true)

@@ -8,7 +8,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
     SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
-    -- What is due comes back, and nobody else may be here to see to it.
+    -- End what is due: perhaps nobody else is there to do it.
     SELECT messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
     WITH asked AS MATERIALIZED (           -- one time for all lanes, in any plan
         SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern,

@@ -22,7 +22,7 @@ BEGIN
         PERFORM messages.raise_unknown_queue(status.queue_name);
     END IF;
     IF status.exact THEN
-        -- This reads the whole table, and there the planner knows best.
+        -- This reads the whole table, for which the planner knows the best way.
         PERFORM set_config(name, 'on', true) FROM unnest(ARRAY['enable_sort', 'enable_bitmapscan', 'enable_seqscan']) AS name;
         RETURN QUERY
         SELECT q.queue_name, q.paused, coalesce(m.depth, 0), coalesce(m.depth - m.leased - m.delayed, 0), coalesce(m.leased, 0),

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.grant_queue(queue_name text, role_name text, privilege text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -41,6 +41,8 @@ BEGIN
     PERFORM messages.record_audit('grant_queue', grant_queue.queue_name, jsonb_build_object(
         'role_name', grant_queue.role_name, 'privilege', grant_queue.privilege), added::integer);
     RETURN added;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('queue %L', grant_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.grant_queue(text, text, text) IS
-    'Lets a role and its members publish to, consume from or observe one queue. From then on it reaches only the queues granted to it, as a member of messages_limited. True if the grant is new. PQ001: unknown queue; PQ004: bad role or privilege; 42501: the owner of the schema may not grant the group roles.';
+    'Lets a role and its members publish to, consume from or observe one queue. From then on it reaches only the queues granted to it, as a member of messages_limited. True if the grant is new. PQ001: unknown queue; PQ004: bad role or privilege; 42501: the owner of the schema may not grant the group roles; PQ016: another transaction is changing it for more than three seconds.';

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.finish_run(run_id text, summary jsonb) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -22,8 +22,11 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Finish runs of pipelines only.';
     END IF;
     RETURN finished.summary;
-EXCEPTION WHEN deadlock_detected THEN
-    PERFORM messages.raise_deadlock(format('run %L', finish_run.run_id));
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(format('run %L', finish_run.run_id));
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('run %L', finish_run.run_id));
 END $$;
 COMMENT ON FUNCTION messages.finish_run(text, jsonb) IS
-    'Records that a run is done and returns its summary; of two concurrent calls both return that of the first. PQ004: this login did not begin it, no summary, or publish_staged() finishes it; PQ016: a transaction that finishes it waits for this one.';
+    'Records that a run is done and returns its summary; of two concurrent calls both return that of the first. PQ004: this login did not begin it, no summary, or publish_staged() finishes it; PQ016: a transaction that finishes it stayed open for more than three seconds, or waits for this one.';

@@ -4,7 +4,7 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     meant      record := messages.parse_cron(cron);
-    -- The wall clock at both ends, asked for a day away on either side: a clock change near an end then only lets more in.
+    -- The wall clock is read a day before the first and a day after the last time: a clock change near either end then only adds candidates.
     lowest     timestamp := least((after - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
                                   (after + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
     highest    timestamp := greatest((until - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',

@@ -5,7 +5,7 @@ DECLARE
     ahead interval;
     tick  timestamptz;
 BEGIN
-    -- Near first, so that a dense expression makes few ticks. The 29th of February on a given weekday may take 40 years.
+    -- The near time is searched first, so that a dense expression makes few ticks. The 29th of February on a given weekday may take 40 years.
     FOREACH ahead IN ARRAY ARRAY[interval '1 hour', '2 days', '32 days', '1 year', '8 years', '40 years'] LOOP
         SELECT min(t) INTO tick FROM messages.cron_ticks(cron, time_zone, after, after + ahead) AS t;
         EXIT WHEN tick IS NOT NULL;

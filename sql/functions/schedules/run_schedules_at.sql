@@ -23,7 +23,7 @@ BEGIN
              WHERE s.schedule_name = known.schedule_name AND s.checked_until = known.checked_until AND NOT s.paused
                FOR UPDATE SKIP LOCKED;
             CONTINUE WHEN NOT FOUND;
-            -- Not by publish(), which asks whether this login may.
+            -- publish() would check the privileges of this login.
             INSERT INTO messages.message (queue_name, message, priority, headers)
             VALUES (due.queue_name, due.message, due.priority, coalesce(due.headers, '{}') || jsonb_build_object(
                     'schedule', due.schedule_name,

@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION messages.schedule(
     headers       jsonb   DEFAULT NULL,
     paused        boolean DEFAULT NULL
 ) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -44,6 +44,8 @@ BEGIN
             'priority', nullif(schedule.priority, 4), 'paused', schedule.paused), NULL);
     END IF;
     RETURN added;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('schedule %L', schedule.schedule_name));
 END $$;
 COMMENT ON FUNCTION messages.schedule(text, text, text, jsonb, text, integer, jsonb, boolean) IS
-    'Publishes a message at each tick of a cron expression from now on. Returns true if the schedule is new, false if it existed and was changed. paused => NULL keeps it paused or running. PQ001: unknown queue; PQ004: bad argument.';
+    'Publishes a message at each tick of a cron expression from now on. Returns true if the schedule is new, false if it existed and was changed. paused => NULL keeps it paused or running. PQ001: unknown queue; PQ004: bad argument; PQ016: another transaction is changing it for more than three seconds.';

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION messages.publish_partition(
     queue_name   text     DEFAULT NULL,
     dedup_window interval DEFAULT NULL
 ) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -49,6 +49,8 @@ BEGIN
     PERFORM messages.drop_or_empty_stage(s.number, true) FROM messages.publish_stage s
      WHERE s.made_by = session_user AND s.stage_id = publish_partition.stage_id;
     RETURN done;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('run %L', publish_partition.run_id));
 END $$;
 COMMENT ON FUNCTION messages.publish_partition(text, text, jsonb, text, interval) IS
-    'Publishes one partition of a run, {partition, attempt, rows}, from its stage, notes it with the run, and empties the stage, all or none. A partition that was published before, or of a run that has finished, publishes nothing and returns repeated. PQ004: the run was not begun, or the partition had another number of rows; PQ012: rows are missing; PQ016: a transaction that publishes it waits for this one; other errors as in publish.';
+    'Publishes one partition of a run, {partition, attempt, rows}, from its stage, records it with the run, and empties the stage, all or none. A partition that was published before, or of a run that has finished, publishes nothing and returns repeated. PQ004: the run was not begun, or the partition had another number of rows; PQ012: rows are missing; PQ016: a transaction that publishes it stayed open for more than three seconds, or waits for this one; other errors as in publish.';

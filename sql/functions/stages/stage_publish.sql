@@ -28,11 +28,11 @@ BEGIN
         EXECUTE format($create$
             CREATE UNLOGGED TABLE %s (
                 attempt bigint NOT NULL, message jsonb NOT NULL,
-                -- Microseconds in visible_at.
+                -- It is added to visible_at as microseconds.
                 ordinal bigint NOT NULL CONSTRAINT ordinal CHECK (ordinal BETWEEN 0 AND 10000000000),
-                -- '' where rows have no column for it: the queue of the job.
+                -- Rows without a column for it have '', and go to the queue of the job.
                 queue_name text        DEFAULT '' CONSTRAINT queue_name CHECK (queue_name IS NOT NULL),
-                -- The most that fits into an index entry if it does not compress.
+                -- The longest text that fits into an index entry even if it cannot be compressed.
                 reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),
                 headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 65536),
                 topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' AND length(topic) <= 255),

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.unbind_topic(queue_name text, pattern text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -11,5 +11,7 @@ BEGIN
         PERFORM messages.record_audit('unbind_topic', unbind_topic.queue_name, jsonb_build_object('pattern', unbind_topic.pattern), NULL);
     END IF;
     RETURN changed;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('queue %L', unbind_topic.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.unbind_topic(text, text) IS 'Removes a binding; true if there was one.';
+COMMENT ON FUNCTION messages.unbind_topic(text, text) IS 'Removes a binding; true if there was one. PQ016: another transaction is changing it for more than three seconds.';

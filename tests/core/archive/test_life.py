@@ -34,24 +34,53 @@ def test_a_message_is_followed_from_publish_to_what_repeats_it(conn: Connection,
     conn.execute("UPDATE messages.message SET visible_at = now()")
     (held,) = run(conn, verbs.lease("orders", locked_by="packer 1"))
     run(conn, verbs.release(held.lock_token, [first], details="no stock"))
-    assert entries(conn, first) == ["published", "leased", "ready again"]
+    assert entries(conn, first) == ["published", "leased", "attempt failed", "ready again"]
     (held,) = run(conn, verbs.lease("orders", locked_by="packer 2"))
     found = life(conn, first)
     assert [(row["entry"], row["actor"], row["attempt"]) for row in found if row["entry"] == "leased"] == [
-        ("leased", "packer 2", 2)
+        ("leased", "packer 1", 1),
+        ("leased", "packer 2", 2),
     ]
-    assert [row["error"] for row in found if row["error"]] == ["no stock"]
+    assert [(row["entry"], row["details"]) for row in found if row["details"]] == [("attempt failed", "no stock")]
     failure = {"error": "StockError", "message": "none left", "traceback": "secret 2"}
     run(conn, verbs.archive(held.lock_token, [first], result="failed", failure=failure))
-    (again,) = run(conn, verbs.requeue_dead("orders", ids=[first], remedied_by="ann"))
+    (again,) = run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[first]), remedied_by="ann"))
     found = life(conn, first)
-    assert [row["entry"] for row in found] == ["published", "leased", "archived", "requeued"]
-    assert (found[0]["reference"], found[2]["result"], found[2]["error"]) == ("shop-7", "failed", "StockError")
-    assert (found[3]["actor"], found[3]["other_id"]) == ("ann", again.new_id)
+    assert [row["entry"] for row in found[:3]] == ["published", "leased", "attempt failed"]
+    assert [row["entry"] for row in found[3:]] == ["leased", "archived", "requeued"]
+    assert (found[0]["reference"], found[4]["result"], found[4]["error"]) == ("shop-7", "failed", "StockError")
+    assert (found[4]["traceback"], found[5]["actor"], found[5]["other_id"]) == ("secret 2", "ann", again.new_id)
     repeated = life(conn, again.new_id)
     assert (repeated[0]["entry"], repeated[0]["other_id"]) == ("published again", first)
-    assert "secret" not in str(found + repeated)
+    assert "'secret'" not in str(found + repeated), "the body"
     assert life(conn, 10**15) == []
+
+
+def test_every_attempt_is_part_of_the_life_and_a_cause_while_it_is_retried(conn: Connection, queue: Queue) -> None:
+    queue("orders", max_attempts=3, lease_for="50 milliseconds")
+    first = run(conn, verbs.publish("orders", 1))
+    failure = {"error": "StockError", "message": "none of 7 left", "traceback": "a frame"}
+    (held,) = run(conn, verbs.lease("orders", locked_by="packer 1", lease_for=timedelta(minutes=1)))
+    run(conn, verbs.release(held.lock_token, [first], failure=failure))
+    run(conn, verbs.lease("orders", locked_by="packer 2"))
+    (cause,) = run(conn, verbs.retried_causes("orders"))
+    assert (cause["waiting"], cause["attempts"], cause["newest_id"]) == (1, 1, first)
+    assert cause["example"] == "StockError: none of 7 left"
+    conn.execute("SELECT pg_sleep(0.06); SELECT messages.upkeep()")
+    (held,) = run(conn, verbs.lease("orders", locked_by="packer 3", lease_for=timedelta(minutes=1)))
+    found = life(conn, first)
+    assert [(row["entry"], row["attempt"], row["actor"], row["traceback"]) for row in found[1:]] == [
+        ("leased", 1, "packer 1", None),
+        ("attempt failed", 1, "packer 1", "a frame"),
+        ("leased", 3, "packer 3", None),
+    ]
+    assert len(run(conn, verbs.retried_causes("orders"))) == 1
+    run(conn, verbs.archive(held.lock_token, [first], result="failed", failure=failure))
+    assert run(conn, verbs.dead_ids("orders", fingerprints=[cause["fingerprint"]])) == [first], "the cause of its death"
+    assert run(conn, verbs.retried_causes("orders")) == []
+    conn.execute("UPDATE messages.failed_attempt SET failed_at = now() - interval '31 days'")
+    conn.execute("SELECT messages.upkeep()")
+    assert conn.execute("SELECT FROM messages.failed_attempt").fetchall() == []
 
 
 def test_the_run_of_a_dispatch_is_part_of_the_life(conn: Connection, queue: Queue) -> None:
@@ -85,6 +114,15 @@ def test_workers_are_who_holds_leases_and_who_finished_something(conn: Connectio
         run(conn, verbs.workers("nope"))
     with pytest.raises(InvalidArgument):
         run(conn, verbs.workers(period=timedelta(0)))
+
+
+def test_workers_are_counted_up_to_a_number_of_leases(conn: Connection, queue: Queue) -> None:
+    """Of a thousand queues a hundred leases each, however many messages one call leased."""
+    run(conn, verbs.publish_batch(queue("orders"), list(range(300))))
+    conn.execute("INSERT INTO messages.queue (queue_name) SELECT 'q' || n FROM generate_series(1, 1000) n")
+    run(conn, verbs.lease("orders", max_messages=300, locked_by="packer"))
+    assert [row["leased"] for row in run(conn, verbs.workers())] == [100]
+    assert [row["leased"] for row in run(conn, verbs.workers("orders"))] == [300]
 
 
 def test_causes_have_a_trend_a_text_and_samples(conn: Connection, queue: Queue) -> None:

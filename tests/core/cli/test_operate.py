@@ -59,6 +59,74 @@ def test_show_follows_one_message_and_knows_when_there_is_none(pgqueue: Pgqueue,
     assert "message 999999 is not known" in ended.err
 
 
+def test_what_a_handler_raised_is_where_its_failure_is_named(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue, dsn: str
+) -> None:
+    queue("orders", max_attempts=3)
+    (id_,) = run(conn, verbs.publish_batch("orders", [{"order": 7}], references=["shop-7"]))
+    library = "/opt/venv/lib/python3.11"
+    trace = f"""Traceback (most recent call last):
+  File "{library}/site-packages/airflow_provider_pgqueue/core/consumer/calls.py", line 9, in call
+    return handle(message)
+  File "/srv/shop/orders.py", line 12, in pack
+    take(stock)
+  File "{library}/json/decoder.py", line 337, in decode
+    raise error
+shop.StockError: none left"""
+    failure = {"error": "shop.StockError", "message": "none left", "traceback": trace}
+    (held,) = run(conn, verbs.lease("orders", locked_by="packer"))
+    run(conn, verbs.release(held.lock_token, [id_], delay=timedelta(hours=1), failure=failure))
+    shown = pgqueue("show", str(id_), "--body", "--traceback").out
+    own, _, whole = shown.partition("The whole traceback:")
+    assert "orders.py" in own
+    assert library not in own
+    assert "shop.StockError: none left" in own
+    assert "site-packages" in whole
+    assert '"order": 7' in shown
+    assert "attempt failed, attempt 1, by packer" in shown
+    plain = pgqueue("show", str(id_)).out
+    assert "none left" in plain
+    assert "/srv/shop" not in plain
+    assert '"order"' not in plain
+    assert max(map(len, plain.splitlines())) <= 100
+    (found,) = pgqueue("causes", "orders", "--json").json["causes"]
+    assert (found["result"], found["waiting"], found["pattern"]) == ("retried", 1, "shop.StockError: none left")
+    assert "retried" in pgqueue("causes", "orders").out
+    conn.execute("CREATE ROLE looker LOGIN IN ROLE messages_observer")
+    try:
+        looker = f"{dsn}{'&' if '?' in dsn else '?'}user=looker"
+        seen = pgqueue("show", str(id_), "--traceback", "--dsn", looker).out
+        assert "none left" not in seen
+        assert "no traceback that this login may read" in seen
+        refused = pgqueue("show", str(id_), "--body", "--dsn", looker)
+        assert (refused.status, refused.out) == (1, "")
+        assert "GRANT messages_reader TO looker" in refused.err
+    finally:
+        conn.execute("DROP ROLE looker")
+
+
+def test_requeue_says_what_it_left_out(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    queue("orders", max_attempts=1)
+    for result in ("failed", "rejected"):
+        run(conn, verbs.publish("orders", 1))
+        (held,) = run(conn, verbs.lease("orders"))
+        run(conn, verbs.archive(held.lock_token, [held.id], result=result))
+    told = "; 1 rejected left out: add --result rejected"
+    assert told in pgqueue("requeue", "orders", "--dry-run").out
+    assert told in pgqueue("requeue", "orders").out
+    assert "left out" not in pgqueue("requeue", "orders", "--result", "rejected").out
+    assert "left out" not in pgqueue("requeue", "orders").out
+
+
+def test_the_list_of_a_group_is_the_bare_command(pgqueue: Pgqueue) -> None:
+    for group in ("queues", "schedules"):
+        assert f"'pgqueue {group}' alone lists them" in pgqueue(group, "list").err
+
+
+def test_search_fits_into_a_hundred_columns(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    assert max(map(len, pgqueue("search", "orders").out.splitlines())) <= 100
+
+
 def test_search_finds_by_what_is_known_of_a_message(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
     def found(*arguments: str) -> list[Any]:
         return [row["state"] for row in pgqueue("search", *arguments, "--json").json["messages"]]
@@ -66,9 +134,9 @@ def test_search_finds_by_what_is_known_of_a_message(pgqueue: Pgqueue, conn: Conn
     assert sorted(found("orders")) == ["failed", "failed", "leased", "ready", "ready"]
     assert found("--reference", "b") == ["ready"]
     assert sorted(found("--header", "shop=7")) == ["leased", "ready", "ready"]
-    assert found("--header", 'shop="7"') == found("--reference", "none") == found("--result", "success") == []
-    assert found("--result", "failed", "-n", "1") == ["failed"]
-    (cause, _) = [row["cause"] for row in pgqueue("search", "--result", "failed", "--json").json["messages"]]
+    assert found("--header", 'shop="7"') == found("--reference", "none") == found("--state", "success") == []
+    assert found("--state", "failed", "-n", "1") == ["failed"]
+    (cause, _) = [row["cause"] for row in pgqueue("search", "--state", "failed", "--json").json["messages"]]
     assert found("--cause", cause) == ["failed"]
     assert found("--until", "1h") == []
     assert len(found("--since", "1h")) == 5
@@ -84,7 +152,7 @@ def test_a_single_message_or_a_cause_is_requeued_or_dismissed(pgqueue: Pgqueue, 
     assert (looked["would_requeue"], looked["waiting"], len(dead(conn))) == (1, {"failed": 1}, 2)
     done = pgqueue("requeue", "--id", str(first), "--json").json
     assert [message["id"] for message in done["messages"]] == [first]
-    (cause,) = [row["cause"] for row in pgqueue("search", "--result", "failed", "-n", "1", "--json").json["messages"]]
+    (cause,) = [row["cause"] for row in pgqueue("search", "--state", "failed", "-n", "1", "--json").json["messages"]]
     looked = pgqueue("dismiss", "--cause", cause, "--reason", "known", "--dry-run", "--json").json
     assert (looked["would_dismiss"], len(dead(conn))) == (1, 1)
     refused = pgqueue("dismiss", "--cause", cause, "--reason", "known")

@@ -146,7 +146,6 @@ def test_ctrl_c_after_the_canary_has_passed_is_exit_status_1(
         (["orders", "--function", "repairs:keep", "--validator", "nowhere:f"], 2, "module 'nowhere' cannot be"),
         (["orders", "--function", "repairs:keep", "--validator", "nowhere.json"], 1, "is not a JSON Schema"),
         (["orders"], 2, "--function"),
-        (["orders", "--function", "repairs:keep", "--fingerprint", "c0ffee"], 2, "is not a fingerprint"),
         (["nope", "--function", "repairs:keep"], 1, "nope"),
     ],
 )

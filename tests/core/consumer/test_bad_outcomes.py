@@ -354,8 +354,9 @@ def test_a_retry_that_counts_perhaps_is_refused_where_it_is_written(wrong: Any) 
 
 
 def test_a_delay_of_another_type_is_refused_where_it_is_written() -> None:
-    with pytest.raises(TypeError, match=r"delay is of type int\. Give a timedelta"):
-        Retry(delay=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"delay is of type str\. Give a timedelta"):
+        Retry(delay="5")  # type: ignore[arg-type]
+    assert Retry(delay=5).delay == 5
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A handler that is broken stops its consumer, and costs few attempts."""
+"""A broken handler stops its consumer and costs few attempts; bad messages keep no others from their end."""
 
 from __future__ import annotations
 
@@ -38,40 +38,50 @@ def attempts(conn: Connection) -> dict[int, int]:
     return dict(conn.execute("SELECT attempts, count(*) FROM messages.message GROUP BY 1").fetchall())
 
 
-@pytest.mark.parametrize("number", [20, 5000])
-def test_a_handler_that_always_raises_costs_no_attempt(conn: Connection, queue: Queue, number: int) -> None:
+@pytest.mark.parametrize("number", [100, 5000])
+def test_a_handler_that_always_raises_costs_a_hundred_attempts(conn: Connection, queue: Queue, number: int) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(number))))
-    with pytest.raises(HandlerBroken, match=r"'orders' failed with ValueError .*20 of the first 20") as broken:
-        Consumer(queue_name="orders", handle=raises).drain(conn)
+    with pytest.raises(HandlerBroken, match=r"'orders' failed with ValueError .*100 of the first 100") as broken:
+        Consumer(queue_name="orders", handle=raises, batch_size=1000).drain(conn)
     assert "secret" not in str(broken.value)
     assert "raises" in str(broken.value)
-    assert attempts(conn) == {0: number}
+    assert attempts(conn) == {1: 100} | ({0: number - 100} if number > 100 else {})
     assert conn.execute("SELECT FROM messages.message WHERE lock_expires_at IS NOT NULL").rowcount == 0
 
 
-def test_what_failed_comes_after_the_others_next_time(conn: Connection, queue: Queue) -> None:
-    ids = run(conn, verbs.publish_batch(queue("orders"), list(range(30))))
-    with pytest.raises(HandlerBroken):
-        Consumer(queue_name="orders", handle=raises).drain(conn)
-    assert [message.id for message in run(conn, verbs.lease("orders", max_messages=100))] == ids[20:]
+@pytest.mark.parametrize(("bad", "stops"), [(50, 0), (250, 2)])
+def test_bad_messages_at_the_head_of_a_queue_end_and_let_all_others_end(
+    conn: Connection, queue: Queue, bad: int, stops: int
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=3, backoff_first="0"), list(range(2000))))
+
+    def handle(message: Message) -> None:
+        if message.body < bad:
+            raises(message)
+
+    for _ in range(stops):
+        with pytest.raises(HandlerBroken):
+            Consumer(queue_name="orders", handle=handle).drain(conn)
+    Consumer(queue_name="orders", handle=handle).drain(conn)
+    ends = conn.execute("SELECT result, count(*) FROM messages.message_archive GROUP BY 1").fetchall()
+    assert dict(ends) == {"success": 2000 - bad, "failed": bad}
 
 
 def test_small_batches_count_together(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(100))))
     with pytest.raises(HandlerBroken):
-        Consumer(queue_name="orders", handle=raises, batch_size=7).drain(conn)
-    # Two batches were settled before it was clear, and of the third it got to the sixth message.
-    assert attempts(conn) == {0: 86, 1: 14}
+        Consumer(queue_name="orders", handle=raises, batch_size=7, give_up_after=20).drain(conn)
+    assert attempts(conn) == {0: 80, 1: 20}
 
 
 def test_a_function_of_batches_has_three(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(1000))))
     with pytest.raises(HandlerBroken, match="201 of the first 201"):
         Consumer(queue_name="orders", handle_batch=raises_for_all, batch_size=100).drain(conn)
-    assert attempts(conn) == {0: 800, 1: 200}
+    assert attempts(conn) == {0: 700, 1: 300}
 
 
-@pytest.mark.parametrize("number", [1, 2, 19])
+@pytest.mark.parametrize("number", [1, 2, 99])
 def test_a_few_messages_stop_nothing(conn: Connection, queue: Queue, number: int) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_attempts=30, backoff_first="0"), list(range(number))))
     consumer = Consumer(queue_name="orders", handle=raises)
@@ -142,10 +152,10 @@ def test_it_can_be_switched_off_and_set(conn: Connection, queue: Queue) -> None:
 
 
 def test_a_worker_ends_with_the_error(dsn: str, conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(50))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(150))))
     with pytest.raises(HandlerBroken):
         Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=raises)).run()
-    assert attempts(conn) == {0: 50}
+    assert attempts(conn) == {0: 50, 1: 100}
 
 
 def test_a_failure_is_logged_once_a_minute(conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,5 +178,5 @@ def test_a_message_that_python_cannot_read_does_not_speak_for_the_handler(conn: 
     conn.execute("SELECT messages.publish('orders', %s::jsonb)", ["9" * 5000])
     run(conn, verbs.publish_batch("orders", list(range(30))))
     with pytest.raises(HandlerBroken, match="20 of the first 20"):
-        Consumer(queue_name="orders", handle=raises).drain(conn)
-    assert attempts(conn) == {0: 30}
+        Consumer(queue_name="orders", handle=raises, give_up_after=20).drain(conn)
+    assert attempts(conn) == {0: 10, 1: 20}

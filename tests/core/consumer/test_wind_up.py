@@ -101,7 +101,7 @@ def delay_that_raises(attempts: int) -> timedelta:
 
 @pytest.mark.parametrize(
     ("retry_delay", "said"),
-    [(delay_that_raises, "no delay"), (lambda attempts: 5, "retry_delay returned int. Return a timedelta")],
+    [(delay_that_raises, "no delay"), (lambda attempts: "5", "retry_delay returned str. Return a timedelta")],
 )
 def test_an_error_of_retry_delay_costs_no_attempt_of_a_message_that_nobody_began(
     conn: Connection, queue: Queue, retry_delay: Any, said: str
@@ -163,7 +163,7 @@ def test_what_another_thread_could_not_give_back_is_settled_by_the_loop(
         with pytest.raises(ConnectionFailed):
             lease.give_back(other)
         with pytest.raises(ConnectionFailed):
-            lease.give_up(other, "told to stop")
+            lease.give_back(other, reason="told to stop")
 
     assert stopped_inside_the_second(own, conn, act) == {"success": 2, "released": 2}
     assert results(conn) == {0: "success", 1: "success"}
@@ -342,9 +342,9 @@ def test_a_batch_that_breaks_the_handler_keeps_its_successes(conn: Connection, q
 
     counts: Counter[str] = Counter()
     with pytest.raises(HandlerBroken):
-        Consumer(queue_name="orders", handle_batch=handle).drain(conn, counts=counts)
+        Consumer(queue_name="orders", handle_batch=handle, give_up_after=20).drain(conn, counts=counts)
     assert results(conn) == dict.fromkeys(range(20, 30), "success")
-    assert left(conn) == [(body, 0, False) for body in range(20)]
+    assert left(conn) == [(body, 1, False) for body in range(20)]
     assert counts == {"success": 10, "retried": 20}
 
 

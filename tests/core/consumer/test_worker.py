@@ -114,14 +114,17 @@ def test_an_idle_worker_takes_a_message_as_soon_as_the_lease_of_another_ends(
     consumer = Consumer(queue_name="orders", handle=lambda message: None)
     with working(Worker(conninfo=dsn, consumer=consumer, poll_interval=30)):
         until_waiting(conn, "application_name = 'pgqueue listener' AND query LIKE '%ready_queues(%' AND state = 'idle'")
-        with conn.transaction():
-            run(conn, verbs.publish("orders", 1))
-            (message,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=2)))
-        until(lambda: count(conn, "message_archive"))
-    (late,) = (
-        conn.execute("SELECT leased_at - %s FROM messages.message_archive", [message.lock_expires_at]).fetchone() or ()
-    )
-    assert timedelta(0) <= late < timedelta(seconds=1)
+        ends = []
+        for done in range(3):
+            with conn.transaction():
+                run(conn, verbs.publish("orders", 1))
+                (message,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=1)))
+            ends.append(message.lock_expires_at)
+            until(lambda done=done: count(conn, "message_archive") > done)
+    leased = conn.execute("SELECT leased_at FROM messages.message_archive ORDER BY id").fetchall()
+    # A busy machine may be slow once.
+    lates = [leased_at - end for (leased_at,), end in zip(leased, ends, strict=True)]
+    assert timedelta(0) <= min(lates) < timedelta(seconds=0.2)
 
 
 def test_who_is_rung_for_hears_it_before_anything_is_asked(dsn: str, conn: Connection, queue: Queue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, Repair, run, verbs
+from tools import ROOT
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -71,12 +73,12 @@ def test_requeue_gets_past_those_that_were_requeued_often_enough(conn: Connectio
     die(conn, 3)
     die_again(conn)
     fresh = die(conn, 2)
-    requeued = run(conn, verbs.requeue_dead("orders", max_messages=2, max_requeues=1))
+    requeued = run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", max_requeues=1), max_messages=2))
     assert sorted(one.id for one in requeued) == sorted(fresh)
-    assert run(conn, verbs.requeue_dead("orders", max_messages=2, max_requeues=1)) == []
+    assert run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", max_requeues=1), max_messages=2)) == []
     (left,) = run(conn, verbs.dead_queues(["orders"]))
     assert left.waiting == 3
-    assert len(run(conn, verbs.requeue_dead("orders", max_requeues=2))) == 3
+    assert len(run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", max_requeues=2)))) == 3
 
 
 def test_a_lease_and_a_list_of_ids_get_past_them_too(conn: Connection, queue: Queue) -> None:
@@ -84,8 +86,8 @@ def test_a_lease_and_a_list_of_ids_get_past_them_too(conn: Connection, queue: Qu
     die(conn, 3)
     die_again(conn)
     fresh = die(conn, 1)
-    assert run(conn, verbs.dead_ids("orders", max_messages=1, max_requeues=1)) == fresh
-    leased = run(conn, verbs.lease_dead("orders", max_messages=1, max_requeues=1))
+    assert run(conn, verbs.dead_ids(verbs.DeadFilter("orders", max_requeues=1), max_messages=1)) == fresh
+    leased = run(conn, verbs.lease_dead(verbs.DeadFilter("orders", max_requeues=1), max_messages=1))
     assert [message.id for message in leased] == fresh
 
 
@@ -93,7 +95,7 @@ def test_a_lease_and_a_list_of_ids_get_past_them_too(conn: Connection, queue: Qu
 def test_a_number_of_requeues_that_cannot_be_is_refused(conn: Connection, queue: Queue, number: int) -> None:
     queue("orders")
     with pytest.raises(InvalidArgument, match=f"max_requeues is {number}"):
-        run(conn, verbs.requeue_dead("orders", max_requeues=number))
+        run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", max_requeues=number)))
 
 
 def test_null_stands_for_the_default_of_a_lease_and_a_delay(conn: Connection, queue: Queue) -> None:
@@ -175,15 +177,16 @@ def test_a_filter_chooses_dead_messages_for_each_verb_alike(conn: Connection, qu
         ({"reference": "nobody"}, []),
     ]
     for chosen, expected in filters:
-        assert run(conn, verbs.dead_ids("orders", **chosen)) == expected, chosen
+        which = verbs.DeadFilter("orders", **chosen)
+        assert run(conn, verbs.dead_ids(which)) == expected, chosen
         with conn.transaction(force_rollback=True):
-            assert [one.id for one in run(conn, verbs.lease_dead("orders", **chosen))] == expected, chosen
+            assert [one.id for one in run(conn, verbs.lease_dead(which))] == expected, chosen
         with conn.transaction(force_rollback=True):
-            requeued = run(conn, verbs.requeue_dead("orders", results=["rejected"], **chosen))
+            requeued = run(conn, verbs.requeue_dead(replace(which, results=["rejected"])))
             assert [one.id for one in requeued] == expected, chosen
     # Of those that somebody names, also rejected ones; of any, only those that another try may fix.
-    assert run(conn, verbs.requeue_dead("orders", reference="a")) == []
-    assert [one.id for one in run(conn, verbs.requeue_dead("orders", ids=ids[:1]))] == ids[:1]
+    assert run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", reference="a"))) == []
+    assert [one.id for one in run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=ids[:1])))] == ids[:1]
 
 
 @pytest.mark.parametrize("bad", [{"topic": "a..b"}, {"headers": [1]}])
@@ -191,7 +194,7 @@ def test_a_filter_that_cannot_match_is_refused(conn: Connection, queue: Queue, b
     queue("orders")
     for verb in (verbs.dead_ids, verbs.lease_dead, verbs.requeue_dead):
         with pytest.raises(InvalidArgument):
-            run(conn, verb("orders", **bad))  # type: ignore[operator]
+            run(conn, verb(verbs.DeadFilter("orders", **bad)))  # type: ignore[operator]
 
 
 def test_dead_messages_are_counted_by_cause_with_the_newest_ids_and_no_text(conn: Connection, queue: Queue) -> None:
@@ -207,7 +210,7 @@ def test_dead_messages_are_counted_by_cause_with_the_newest_ids_and_no_text(conn
     assert (first["waiting"], first["ids"], first["result"]) == (6, ids[:24:-1], "failed")
     assert first["first_at"] <= first["last_at"]
     assert "secret" not in str(found.causes)
-    run(conn, verbs.lease_dead("orders", ids=ids[24:]))
+    run(conn, verbs.lease_dead(verbs.DeadFilter("orders", ids=ids[24:])))
     (found,) = run(conn, verbs.dead_queues(["orders"]))
     assert (found.waiting, found.causes[0]["waiting"]) == (24, 1), "what is leased is in hand"
 
@@ -230,9 +233,20 @@ def test_a_queue_that_is_null_is_not_all_queues_where_something_changes(
 def test_a_repair_without_a_queue_names_its_messages(conn: Connection, queue: Queue) -> None:
     queue("orders")
     with pytest.raises(InvalidArgument, match=r"queue_name is None\. Name a queue, or messages by ids, cause"):
-        Repair(results=["failed"], topic="#")
+        Repair(which=verbs.DeadFilter(results=["failed"], topic="#"))
     ids = die(conn, 2)
-    assert Repair(ids=ids[:1]).run(conn)["requeued"] == 1
+    assert Repair(which=verbs.DeadFilter(ids=ids[:1])).run(conn)["requeued"] == 1
     assert dead(conn) == {ids[1]: None}
     (cause,) = run(conn, verbs.dead_causes())
-    assert [one.id for one in run(conn, verbs.requeue_dead(fingerprints=[cause.fingerprint]))] == ids[1:]
+    which = verbs.DeadFilter(fingerprints=[cause.fingerprint])
+    assert [one.id for one in run(conn, verbs.requeue_dead(which))] == ids[1:]
+
+
+def test_what_is_leased_and_what_is_listed_is_chosen_by_one_text() -> None:
+    # A function for both would cost an index: one that pins its search path is not inlined.
+    chosen = set()
+    for name in ("dead_ids", "lease_dead"):
+        text = (ROOT / f"sql/functions/dead/{name}.sql").read_text().replace(f"{name}.", "")
+        begin, end = text.index("WHERE (queue_name IS NULL"), text.index("a.headers @> headers)))")
+        chosen.add(" ".join(text[begin:end].split()))
+    assert len(chosen) == 1

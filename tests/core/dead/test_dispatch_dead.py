@@ -44,7 +44,7 @@ def test_each_cause_gets_one_run_and_what_dies_meanwhile_the_next(conn: Connecti
     later = die(conn, 1, "disk full")
     assert dispatch(conn) == []
     for id_ in disk:
-        run(conn, verbs.requeue_dead("orders", ids=[id_]))
+        run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[id_])))
     assert end(conn, first, "success") == 3
     (third,) = dispatch(conn)
     assert (third.ids, third.fingerprint) == (later, first.fingerprint)
@@ -58,7 +58,7 @@ def test_a_run_that_failed_or_was_lost_is_followed_by_one_with_what_is_left(
     queue("orders")
     ids = die(conn, 3, "disk full")
     (first,) = dispatch(conn)
-    run(conn, verbs.requeue_dead("orders", ids=ids[:1]))
+    run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=ids[:1])))
     assert end(conn, first, result) == 3
     assert end(conn, first, result) == 0, "only once"
     (second,) = dispatch(conn)
@@ -69,7 +69,7 @@ def test_what_a_successful_run_left_dead_gets_no_other_run(conn: Connection, que
     queue("orders")
     ids = die(conn, 3, "disk full")
     (first,) = dispatch(conn)
-    run(conn, verbs.requeue_dead("orders", ids=ids[:1]))
+    run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=ids[:1])))
     assert end(conn, first, "success") == 1
     assert dispatch(conn) == []
     assert run(conn, verbs.dead_ids("orders")) == ids[1:], "for a person"
@@ -121,7 +121,7 @@ def test_at_most_max_open_and_batch_size_and_only_what_was_chosen(conn: Connecti
     die(conn, 3, "rejected one", "rejected")
     ids = die(conn, 3, "disk full")
     held = die(conn, 1, "held")
-    run(conn, verbs.lease_dead("orders", ids=held))
+    run(conn, verbs.lease_dead(verbs.DeadFilter("orders", ids=held)))
     (one,) = dispatch(conn, max_open=1, results=["failed"], batch_size=2)
     assert one.ids == ids[:2]
     assert dispatch(conn, max_open=1) == []

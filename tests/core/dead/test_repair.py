@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,9 @@ def dead(conn: Connection, queue: Callable[..., str]) -> Die:
 
 
 def repair(function: Any, run_id: str = "night 1", **given: Any) -> Repair:
-    return Repair(**({"function": function, "run_id": run_id, "queue_name": "orders"} | given))
+    chosen = {field.name: given.pop(field.name) for field in fields(verbs.DeadFilter) if field.name in given}
+    which = verbs.DeadFilter(**{"queue_name": "orders"} | chosen)
+    return Repair(function=function, run_id=run_id, which=which, **given)
 
 
 def keep(message: Any) -> Any:
@@ -383,7 +386,7 @@ def test_a_repair_with_a_canary_that_is_told_to_stop_says_so(
 
 def test_a_repair_that_is_told_to_stop_while_it_waits_for_others_says_so(conn: Connection, dead: Die) -> None:
     held, free = dead(2)
-    run(conn, verbs.lease_dead("orders", ids=[held], lease_for=MINUTE))
+    run(conn, verbs.lease_dead(verbs.DeadFilter("orders", ids=[held]), lease_for=MINUTE))
     seen: list[int] = []
     asked = itertools.count()
 
@@ -453,7 +456,7 @@ def test_a_lease_that_was_taken_over_meanwhile_loses_its_message_alone(
     def be_robbed(message: Any) -> Any:
         if message.id == ids[1]:
             other.execute("UPDATE messages.dead_message SET lock_expires_at = now() WHERE id = %s", [message.id])
-            (taken,) = run(other, verbs.lease_dead("orders", ids=[message.id]))
+            (taken,) = run(other, verbs.lease_dead(verbs.DeadFilter("orders", ids=[message.id])))
             run(other, verbs.dismiss(taken.lock_token, [taken.id], "mine", remedied_by="somebody"))
         return KEEP
 
@@ -484,7 +487,7 @@ def test_what_a_renewal_finds_lost_is_not_asked_about(
 
 def test_what_somebody_else_holds_is_waited_for(conn: Connection, connect: Connect, dead: Die) -> None:
     ids = dead(3)
-    given_back, dismissed = run(conn, verbs.lease_dead("orders", ids=ids[:2]))
+    given_back, dismissed = run(conn, verbs.lease_dead(verbs.DeadFilter("orders", ids=ids[:2])))
     found: list[dict[str, Any]] = []
     session = connect(application_name="waits")
     thread = threading.Thread(target=lambda: found.append(repair(keep).run(session)))
@@ -516,7 +519,7 @@ def test_killed_between_lease_and_settling_and_run_again_each_message_has_one_re
             """
             import os, signal
             from datetime import timedelta
-            from airflow_provider_pgqueue.core import KEEP, Repair, connect
+            from airflow_provider_pgqueue.core import KEEP, Repair, connect, verbs
 
             def die(message):
                 if message.body["n"] == 25:
@@ -524,8 +527,9 @@ def test_killed_between_lease_and_settling_and_run_again_each_message_has_one_re
                 return KEEP
 
             if __name__ == "__main__":
-                given = dict(queue_name="orders", batch_size=10, max_messages=35, lease_for=timedelta(seconds=2))
-                Repair(function=die, run_id="night 1", **given).run(connect(os.environ["PGQUEUE_DSN"]))
+                given = dict(batch_size=10, max_messages=35, lease_for=timedelta(seconds=2))
+                repair = Repair(function=die, run_id="night 1", which=verbs.DeadFilter("orders"), **given)
+                repair.run(connect(os.environ["PGQUEUE_DSN"]))
             """
         )
     )

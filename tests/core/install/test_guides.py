@@ -112,7 +112,7 @@ def test_what_waits_in_pgmq_is_moved_in_its_order(conn: Connection) -> None:
     conn.execute("INSERT INTO pgmq.q_orders (msg_id, message) SELECT n, to_jsonb(n) FROM generate_series(9, 1, -1) n")
     conn.execute("UPDATE pgmq.q_orders SET vt = now() + interval '1 hour', headers = '{\"a\": 1}' WHERE msg_id = 5")
 
-    conn.execute(block("from-pgmq.md", "from: pgmq").encode())
+    conn.execute(block("move-here.md", "from: pgmq").encode())
 
     assert conn.execute("SELECT count(*) FROM pgmq.q_orders").fetchone() == (0,)
     moved = conn.execute("SELECT message, reference FROM messages.lease('orders', 10)").fetchall()

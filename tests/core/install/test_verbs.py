@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
@@ -14,7 +15,9 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
+from airflow_provider_pgqueue.core.client import DURATIONS
 from tools import ROOT
+from tools.site.verbs import names as verb_names
 
 Connection = psycopg.Connection[Any]
 Verb = Callable[..., verbs.Statement[Any]]
@@ -47,16 +50,18 @@ SAMPLES: dict[Any, Any] = {
     datetime: datetime(2026, 1, 1, tzinfo=UTC),
     UUID: uuid4(),
 }
-VERBS: dict[str, Verb] = {name: value for name in verbs.__all__ if inspect.isfunction(value := getattr(verbs, name))}
+VERBS: dict[str, Verb] = {name: value for name in verb_names() if inspect.isfunction(value := getattr(verbs, name))}
 
 
 def parameters(verb: Verb) -> dict[str, Any]:
-    """Return the type of each parameter, also of those that a TypedDict names."""
+    """Return the type of each parameter, also of those that a TypedDict or a choice of dead messages names."""
     hints = get_type_hints(verb)
     del hints["return"]
     found: dict[str, Any] = {}
     for name, kind in hints.items():
-        found |= get_type_hints(get_args(kind)[0]) if get_origin(kind) is Unpack else {name: kind}
+        together = next((one for one in get_args(kind) if get_origin(kind) is Unpack or one is verbs.DeadFilter), None)
+        found |= {name: kind} if together is None else get_type_hints(together)
+    found.pop("_", None)  # KW_ONLY
     return found
 
 
@@ -77,18 +82,18 @@ def sample(name: str, kind: Any) -> Any:
     return [sample("", get_args(kind)[0])]
 
 
+def spoken(verb: Verb, /, **given: Any) -> verbs.Statement[Any]:
+    """Make the statement with these arguments, some of which may be those of a choice of dead messages."""
+    if "which" in inspect.signature(verb).parameters:
+        names = {field.name for field in fields(verbs.DeadFilter)}
+        given["which"] = verbs.DeadFilter(**{name: given.pop(name) for name in names & given.keys()})
+    return verb(**given)
+
+
 def call(verb: Verb, *, deduplicated: bool) -> verbs.Statement[Any]:
     """Make the statement with a value for each parameter."""
-    required, given = [], {}
-    for name, kind in parameters(verb).items():
-        if name in DEDUPLICATION and verb.__module__.endswith(".publish") and not deduplicated:
-            continue
-        declared = inspect.signature(verb).parameters.get(name)
-        if declared and declared.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            required.append(sample(name, kind))
-        else:
-            given[name] = sample(name, kind)
-    return verb(*required, **given)
+    without = DEDUPLICATION if verb.__module__.endswith(".publish") and not deduplicated else set()
+    return spoken(verb, **{name: sample(name, kind) for name, kind in parameters(verb).items() if name not in without})
 
 
 def public_functions(conn: Connection) -> dict[str, set[str]]:
@@ -163,9 +168,25 @@ def test_a_moment_without_a_time_zone_is_refused_by_every_verb(verb: str, moment
     needed = {
         name: sample(name, parameters(called)[name])
         for name, one in inspect.signature(called).parameters.items()
-        if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+        if one.default is one.empty and one.kind is not one.VAR_KEYWORD and name != "which"
     }
     for naive in (datetime(2027, 1, 1), date(2027, 1, 1)):
         with pytest.raises(InvalidArgument, match=f"^{moment} is datetime.*Give a datetime with a time zone, such as"):
-            _ = called(**needed, **{moment: naive}).given
-    assert called(**needed, **{moment: datetime(2027, 1, 1, tzinfo=UTC)}).given
+            _ = spoken(called, **needed, **{moment: naive}).given
+    assert spoken(called, **needed, **{moment: datetime(2027, 1, 1, tzinfo=UTC)}).given
+
+
+def test_a_verb_takes_each_duration_as_a_timedelta_or_as_a_number_of_seconds(conn: Connection) -> None:
+    query = """
+        SELECT DISTINCT argument.name FROM pg_proc
+         CROSS JOIN LATERAL unnest(proargnames, coalesce(proallargtypes, proargtypes::oid[]), proargmodes)
+                            AS argument (name, type, mode)
+         WHERE pronamespace = 'messages'::regnamespace AND proname = ANY (%s)
+           AND argument.type = 'interval'::regtype AND coalesce(argument.mode, 'i') = 'i'
+    """
+    functions = sorted({call(verb, deduplicated=True).function for verb in VERBS.values()})
+    assert {name for (name,) in conn.execute(query, [functions])} == DURATIONS
+    assert verbs.lease("orders", lease_for=1.5).given["lease_for"] == timedelta(seconds=1.5)
+    for bad in (True, float("nan"), float("inf"), 1e300, 10**400):
+        with pytest.raises(InvalidArgument, match=r"^lease_for is .*\. Give a timedelta or a number of seconds\.$"):
+            _ = verbs.lease("orders", lease_for=bad).given

@@ -57,7 +57,7 @@ def test_each_of_these_verbs_writes_one_entry_whether_somebody_is_named_or_not(
         ),
         (verbs.revoke_queue("orders", "bob"), {"role_name": "bob"}, ("revoke_queue", {"role_name": "bob"}, 0)),
         (
-            verbs.requeue_dead("orders", results=["failed"]),
+            verbs.requeue_dead(verbs.DeadFilter("orders", results=["failed"])),
             {"results": ["failed"]},
             ("requeue_dead", {"results": ["failed"]}, 2),
         ),
@@ -173,9 +173,9 @@ def test_a_call_for_messages_is_one_entry_with_the_filter_and_not_with_thousands
     run(conn, verbs.archive(held[0].lock_token, [one.id for one in held], result="failed", details="no stock"))
     ids = run(conn, verbs.dead_ids(orders))
     conn.execute("DELETE FROM messages.audit")
-    run(conn, verbs.requeue_dead(orders, reference="r3"))
-    run(conn, verbs.requeue_dead(orders, reference="r3"))
-    run(conn, verbs.dismiss_dead(orders, "old", ids=ids))
+    run(conn, verbs.requeue_dead(verbs.DeadFilter(orders, reference="r3")))
+    run(conn, verbs.requeue_dead(verbs.DeadFilter(orders, reference="r3")))
+    run(conn, verbs.dismiss_dead(verbs.DeadFilter(orders, ids=ids), "old"))
     assert entries(conn) == [
         (None, "requeue_dead", {"reference": "r3"}, 1),
         (None, "dismiss_dead", {"reason": "old"}, len(ids) - 1),

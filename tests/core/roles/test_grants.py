@@ -124,7 +124,7 @@ def test_health_names_who_reads_or_runs_what_it_should_not_until_it_is_taken_bac
     if mended_by == "fix":
         conn.execute(fix.encode())
     else:
-        migrate(conn)
+        migrate(login("keeper", "messages_owner"))
     assert finding(conn)[0] == "ok"
     left = reach(conn, "stranger")
     # As for whoever was granted these by hand.

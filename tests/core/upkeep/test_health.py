@@ -221,6 +221,16 @@ def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_co
     assert {check(cron_conn, name).severity for name in ("upkeep_lag", "cron_jobs")} == {"ok"}
 
 
+def test_who_says_that_pg_cron_has_the_upkeep_and_does_none_keeps_nobody_from_it(conn: Connection, role: str) -> None:
+    conn.execute(f"GRANT messages_upkeep TO {role}".encode())
+    run(conn, verbs.upkeep())
+    conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - interval '7 minutes'")
+    conn.execute(f"SET ROLE {role}; SET application_name = 'pg_cron'; SELECT messages.expect_cron('{role}')".encode())
+    assert run(conn, verbs.upkeep_mode()) == "airflow"
+    run(conn, verbs.upkeep())
+    assert run(conn, verbs.upkeep_mode()) == "pg_cron"
+
+
 @pytest.mark.cron
 def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron_conn: Connection) -> None:
     run(cron_conn, verbs.install_cron(CRON_ROLE))

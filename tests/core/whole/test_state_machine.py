@@ -585,7 +585,7 @@ class Verbs(RuleBasedStateMachine):
     def lease_dead(self, queue: str | None, number: int, then: str = "nothing") -> None:
         free = {item.id for item in self.dead() if item.dead_token is None and queue in (None, item.queue)}
         ids = None if queue else [item.id for item in self.dead()]
-        found = run(self.conn, verbs.lease_dead(queue, ids=ids, max_messages=number, lease_for=HOUR))
+        found = run(self.conn, verbs.lease_dead(verbs.DeadFilter(queue, ids=ids), max_messages=number, lease_for=HOUR))
         assert {message.id for message in found} <= free
         assert len(found) == min(number, len(free))
         for message in found:
@@ -655,7 +655,7 @@ class Verbs(RuleBasedStateMachine):
             and (max_requeues is None or item.requeues < max_requeues)
         }
         self.time_passes()
-        call = verbs.requeue_dead(queue, max_requeues=max_requeues)
+        call = verbs.requeue_dead(verbs.DeadFilter(queue, max_requeues=max_requeues))
         if wanted and self.is_full(queue, len(wanted)):
             with pytest.raises(QueueFull):
                 run(self.conn, call)

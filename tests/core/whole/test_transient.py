@@ -175,6 +175,28 @@ def test_a_worker_that_exceeds_a_time_limit_does_not_call_it_a_lost_connection(
     assert "lost the connection" not in caplog.text
 
 
+def test_a_worker_outlives_a_transaction_that_has_its_message(
+    dsn: str, conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    with psycopg.connect(dsn) as holder:
+
+        def hold(message: Message) -> None:
+            holder.execute("SELECT FROM messages.message_rows WHERE id = %s FOR UPDATE", [message.id])
+
+        worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=hold))
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            until(lambda: "a message of this lease is in use" in caplog.text)
+            holder.rollback()
+            until(lambda: archived(conn))
+        finally:
+            worker.stop()
+            thread.join(30)
+    assert worker.counts == {"success": 1}
+
+
 def test_a_connection_lost_with_a_batch_in_hand_is_a_line_each(
     dsn: str, conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, duration, optional, text, whole
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.message import Row
@@ -52,10 +53,10 @@ def drain(
     dsn: str | None = None,
     parallelism: int | None = None,
     batch_size: int = 1000,
-    lease_for: timedelta | None = None,
+    lease_for: Duration | None = None,
     topic: str | None = None,
     max_messages: int | None = None,
-    give_up_after: int = 20,
+    give_up_after: int = 100,
 ) -> Summary:
     """Lease, handle and archive a large backlog in parallel.
 
@@ -76,8 +77,8 @@ def drain(
         policy of the queue.
     :param topic: Only messages whose topic matches this pattern.
     :param max_messages: Archive at most this many, over all tries of the run.
-    :param give_up_after: End when the function fails with the same error on this many messages at the start of a run,
-        or on 95 % of the last 50 times as many; the rest is given back without counting an attempt. Messages that
+    :param give_up_after: End when the function fails with the same error on this many messages at the start of a task,
+        or on 95 % of its last 10 times as many; the rest is given back without counting an attempt. Messages that
         failed before do not count. 0 never gives up.
     :raises HandlerBroken: for a function that keeps failing like that.
     :raises QueueNotFound: and QueuePaused.
@@ -87,6 +88,7 @@ def drain(
     check(given, _RULES)
     job = Job.of(spark, "drain", run_id, dsn, _cores(spark) if parallelism is None else parallelism, queue)
     given |= {"database": job.database, "parallelism": job.parallelism}
+    given["lease_for"] = None if lease_for is None else as_timedelta(lease_for)
     share = Share(holder=job.ask(verbs.run_holder(job.run_id)), stop_key=secrets.randbits(63), **given)
     return job.once(_Drain(job, share).summary)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core.cause import Period, group, normalise, trend
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.jobs.job import Job
@@ -24,7 +25,7 @@ Cause = dict[str, Any]  # the columns of messages.triage_cause
 FINGERPRINTS: Final = 1000  # of one cause, most frequent first
 SUMS: Final = ("dead", "unremedied", "requeued", "dismissed", "died_again")
 _KEY: Final = ("queue_name", "result", "error")
-_DEAD: Final = "failed,rejected,lock_expired,expired"
+_DEAD: Final = ",".join(DEAD_RESULTS)
 _COLUMNS: Final = "id,queue_name,result,archived_at,requeued_from,reference,fingerprint,remedy,details,failure"
 _LONGEST: Final = 2000  # characters of an error or message: what messages.fingerprint() looks at
 _COMPARED: Final = 5000  # fingerprints of one queue, result and error, most frequent first

@@ -1,4 +1,4 @@
-"""Each way in against each thing that can be wrong: a clear error in one line, nothing lost, and a re-run completes."""
+"""Each way to start on Spark with each thing that can be wrong: one clear line, nothing lost, and a re-run completes."""
 
 from __future__ import annotations
 
@@ -287,13 +287,14 @@ def test_wrong_usage_ends_with_2(call: Calls, arguments: tuple[str, ...]) -> Non
         ("repair", "fingerprints"), ("triage", "queues"), ("reconcile", "queues"), ("export", "partitions"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("none", [[], "", [""], [None]])
-def test_a_list_without_a_name_does_not_stand_foreverything(
-    session: SparkSession, conn: Connection, tmp_path: Path, job: str, name: str, none: Any
+def test_a_list_without_a_name_does_not_stand_for_everything(
+    session: SparkSession, conn: Connection, tmp_path: Path, job: str, name: str
 ) -> None:
     more = {"repair": {"function": f"{FUNCTIONS}:keep"}, "export": {"target": str(tmp_path)}}
-    with pytest.raises(errors.InvalidArgument, match=f"{name} is .*Give names, or leave it out for all"):
-        getattr(jobs, job)(session, **{name: none}, **more.get(job, {}))
+    none: Any
+    for none in ([], "", [""], [None]):
+        with pytest.raises(errors.InvalidArgument, match=f"{name} is .*Give names, or leave it out for all"):
+            getattr(jobs, job)(session, **{name: none}, **more.get(job, {}))
     assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
 
 

@@ -1,0 +1,184 @@
+"""Whatever one idle transaction has called, no call of another waits for it without an end."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import Any
+
+import psycopg
+
+from tests.clones import Clones
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+
+SETUP = """
+    SELECT messages.create_queue('orders', max_depth => 1000, max_leased => 500), messages.create_queue('other');
+    SELECT messages.publish_batch('orders', '[1, 2, 3, 4, 5, 6]'), messages.publish('orders', '7', dedup_key => 'key');
+    CREATE TABLE given AS
+    SELECT 'live' AS what, min(l.lock_token::text)::uuid AS token, array_agg(l.id) AS ids
+      FROM messages.lease('orders', 2) l;
+    SELECT messages.archive(l.lock_token, ARRAY[l.id], 'failed') FROM messages.lease('orders', 2) l;
+    INSERT INTO given SELECT 'dead', min(l.lock_token::text)::uuid, array_agg(l.id)
+      FROM messages.lease_dead('orders', 1) l;
+    INSERT INTO given SELECT 'idle', NULL, array_agg(d.id) FROM messages.dead_message d WHERE d.lock_token IS NULL;
+    SELECT messages.dispatch_messages('orders', 'work');
+    SELECT messages.schedule('nightly', '* * * * *', 'orders', '1'), messages.bind_topic('orders', 'a.*');
+    SELECT messages.begin_run('run', 'drain'), messages.begin_partitions('parts', 'orders'),
+        messages.stage_publish('job');
+    SELECT FROM messages.lease_named('stream/1/0', 'orders', 1);
+    SELECT messages.upkeep();
+    UPDATE messages.schedule SET checked_until = now() - interval '2 minutes'
+"""
+LIVE = "(SELECT token FROM given WHERE what = 'live'), (SELECT ids FROM given WHERE what = 'live')"
+DEAD = "(SELECT token FROM given WHERE what = 'dead'), (SELECT ids FROM given WHERE what = 'dead')"
+IDLE = "(SELECT ids FROM given WHERE what = 'idle')"
+DISPATCH = "(SELECT min(dispatch_id) FROM messages.dispatch)"
+RUN = "'work', (SELECT min(run_id) FROM messages.dispatch)"
+STAGED = '\'[{"partition": 0, "attempt": 1, "rows": 0}]\''
+# Every verb that writes, with arguments that find something.
+CALLS = {
+    "alter_history": "SELECT messages.alter_history(hours_for => '40 days')",
+    "alter_queue": "SELECT messages.alter_queue('orders', max_attempts => 7)",
+    "alter_queue skip": "SELECT messages.alter_queue('orders', on_dead_head => 'skip')",
+    "adopt_archive_default": "SELECT messages.adopt_archive_default()",
+    "apply_retention": "SELECT messages.apply_retention()",
+    "archive": f"SELECT messages.archive({LIVE})",
+    "audited": "SELECT messages.audited('ann', 'pause_queue', '{\"queue_name\": \"orders\"}',"
+    " '7c9e6679-7425-40de-944b-e07fc1f90ae7')",
+    "begin_partitions": "SELECT messages.begin_partitions('parts', 'orders')",
+    "begin_run": "SELECT messages.begin_run('run', 'drain')",
+    "bind_topic": "SELECT messages.bind_topic('orders', 'b.*')",
+    "cancel": "SELECT messages.cancel('orders', (SELECT ids FROM given WHERE what = 'live'))",
+    "consume": "SELECT messages.consume('orders')",
+    "create_queue": "SELECT messages.create_queue('new')",
+    "dismiss": f"SELECT messages.dismiss({DEAD}, 'done')",
+    "dismiss_dead": f"SELECT messages.dismiss_dead('orders', 'done', ids => {IDLE})",
+    "dispatch_dead": "SELECT messages.dispatch_dead('orders', 'mend')",
+    "dispatch_messages": "SELECT messages.dispatch_messages('orders', 'work')",
+    "dispatched_messages": f"SELECT messages.dispatched_messages({RUN})",
+    "drop_queue": "SELECT messages.drop_queue('orders', true)",
+    "drop_stage": "SELECT messages.drop_stage('job')",
+    "end_dispatch": f"SELECT messages.end_dispatch({RUN}, 'success')",
+    "end_named_leases": "SELECT messages.end_named_leases('stream', 'orders', 2)",
+    "extend": f"SELECT messages.extend({LIVE}, '1 minute')",
+    "extend_dead": f"SELECT messages.extend_dead({DEAD}, '1 minute')",
+    "extend_dispatches": f"SELECT messages.extend_dispatches(ARRAY[{DISPATCH}])",
+    "finish_partitions": "SELECT messages.finish_partitions('parts', '{}')",
+    "finish_run": "SELECT messages.finish_run('run', '{}')",
+    "grant_queue": "SELECT messages.grant_queue('orders', 'pg_monitor', 'observe')",
+    "expect_cron": "SELECT messages.expect_cron('postgres')",
+    "lease": "SELECT messages.lease('orders')",
+    "lease_dead": "SELECT messages.lease_dead('orders')",
+    "lease_named": "SELECT messages.lease_named('stream/1/0', 'orders')",
+    "lease_named new": "SELECT messages.lease_named('stream/1/1', 'orders')",
+    "lock_export": "SELECT messages.lock_export('message_archive_202601')",
+    "look_at_next": "SELECT messages.look_at_next('')",
+    "once": "SELECT messages.once('mail', 1)",
+    "partition_archive": "SELECT messages.partition_archive('day')",
+    "pause_queue": "SELECT messages.pause_queue('orders')",
+    "pause_schedule": "SELECT messages.pause_schedule('nightly')",
+    "publish": "SELECT messages.publish('orders', '1')",
+    "publish key": "SELECT messages.publish('orders', '1', dedup_key => 'key')",
+    "publish replace": "SELECT messages.publish('orders', '1', dedup_key => 'key', on_conflict => 'replace')",
+    "publish new key": "SELECT messages.publish('orders', '1', dedup_key => 'new')",
+    "publish new priority": "SELECT messages.publish('other', '1', priority => 9)",
+    "publish_batch": "SELECT messages.publish_batch('orders', '[1, 2]')",
+    "publish_partition": "SELECT messages.publish_partition('none', 'parts',"
+    ' \'{"partition": 0, "attempt": 1, "rows": 0}\', \'orders\')',
+    "publish_staged": f"SELECT messages.publish_staged('job', 'staged', {STAGED}, 'orders')",
+    "publish_topic": "SELECT messages.publish_topic('a.b', '1')",
+    "purge_queue": "SELECT messages.purge_queue('orders')",
+    "record_task_failure": f"SELECT messages.record_task_failure({RUN}, 'task', '{{\"error\": \"E\"}}')",
+    "record_triage_causes": "SELECT messages.record_triage_causes('run', '[]')",
+    "release": f"SELECT messages.release({LIVE})",
+    "release_dead": f"SELECT messages.release_dead({DEAD})",
+    "release_held_by": "SELECT messages.release_held_by('orders', 'x')",
+    "release_messages": "SELECT messages.release_messages('orders', (SELECT ids FROM given WHERE what = 'live'))",
+    "requeue": f"SELECT messages.requeue({DEAD})",
+    "requeue_dead": f"SELECT messages.requeue_dead('orders', ids => {IDLE})",
+    "resume_queue": "SELECT messages.resume_queue('orders')",
+    "resume_schedule": "SELECT messages.resume_schedule('nightly')",
+    "revoke_queue": "SELECT messages.revoke_queue('orders', 'pg_monitor', 'observe')",
+    "run_schedules": "SELECT messages.run_schedules()",
+    "schedule": "SELECT messages.schedule('nightly', '0 3 * * *', 'orders', '1')",
+    "schedule new": "SELECT messages.schedule('weekly', '0 3 * * *', 'orders', '1')",
+    "stage_publish": "SELECT messages.stage_publish('job')",
+    "start_dispatch": f"SELECT messages.start_dispatch({DISPATCH})",
+    "take_over": "SELECT messages.take_over()",
+    "unbind_topic": "SELECT messages.unbind_topic('orders', 'a.*')",
+    "unschedule": "SELECT messages.unschedule('nightly')",
+    "upkeep": "SELECT messages.upkeep()",
+}
+
+
+# Next to each call with itself.
+CROSSED = [
+    ("extend", "archive"),
+    ("archive", "release"),
+    ("release", "extend"),
+    ("dismiss", "requeue"),
+    ("requeue", "release_dead"),
+    ("release_dead", "extend_dead"),
+    ("lease", "pause_queue"),
+    ("dispatch_messages", "alter_queue"),
+    ("schedule", "pause_schedule"),
+    ("run_schedules", "unschedule"),
+    ("publish key", "publish replace"),
+    ("begin_partitions", "publish_partition"),
+    ("publish_staged", "drop_stage"),
+]
+# The one only inserts, and publish calls the other.
+LEFT_OUT = {"replay", "publish_deduplicated"}
+
+
+def ended(databases: SimpleQueue[str], held: str, called: str) -> str:
+    """Return the SQLSTATE of a call next to an open transaction with another one; nothing if it succeeded."""
+    dsn = databases.get()
+    patience = "-c statement_timeout=40s -c deadlock_timeout=200ms"
+    try:
+        with psycopg.connect(dsn) as holder, psycopg.connect(dsn, options=patience) as caller:
+            holder.execute(CALLS[held].encode())
+            try:
+                caller.execute(CALLS[called].encode())
+            except psycopg.Error as error:
+                return f"{error.sqlstate} {error.diag.message_primary}"
+            finally:
+                caller.rollback()
+                holder.rollback()
+        return ""
+    finally:
+        databases.put(dsn)
+
+
+def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what_is_in_use(
+    cluster: Cluster, clones: Clones
+) -> None:
+    databases: SimpleQueue[str] = SimpleQueue()
+    pairs = [(name, name) for name in CALLS] + CROSSED
+    with ExitStack() as stack:
+        for _ in range(6):
+            dsn = cluster.dsn(stack.enter_context(clones.one()))
+            with psycopg.connect(dsn, autocommit=True) as conn:
+                conn.execute(SETUP.encode())
+            databases.put(dsn)
+        pool = stack.enter_context(ThreadPoolExecutor(6))
+        states = dict(zip(pairs, pool.map(lambda pair: ended(databases, *pair), pairs), strict=True))
+    said = {pair: state for pair, state in states.items() if state}
+    assert {pair: state for pair, state in said.items() if not re.fullmatch("PQ016 .* (is|are) in use", state)} == {}
+    assert {"extend", "once", "publish new key", "create_queue", "pause_queue", "lease_named"} <= {
+        one for one, _ in said
+    }
+
+
+def test_every_verb_that_writes_is_called_next_to_an_open_transaction(conn: Connection) -> None:
+    called = {name for call in CALLS.values() for name in re.findall(r"messages\.(\w+)\(", call)}
+    writing = conn.execute(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'messages'::regnamespace AND provolatile = 'v'"
+        " AND has_function_privilege('messages_admin', oid, 'EXECUTE')"
+        r" AND prosrc ~ '(INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE) messages[.]|FOR UPDATE|messages[.]lock_'"
+    )
+    assert {name for (name,) in writing} - called == LEFT_OUT

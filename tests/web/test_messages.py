@@ -1,0 +1,160 @@
+"""The lists of messages, and the pages that lead to them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from tests.conftest import Connection
+from tests.web.conftest import Browse
+
+LIST = "/queues/orders/messages"
+STATES = ("ready", "delayed", "leased", "done", "dead")
+
+
+@pytest.fixture
+def ids(conn: Connection, queue: Callable[..., str]) -> dict[str, list[int]]:
+    """The messages of `orders`: sixty dead ones of one cause, and three of each other state."""
+    queue("orders", max_attempts=1)
+    found = {}
+    for state in ("dead", "done", "leased", "ready", "delayed"):
+        number = 60 if state == "dead" else 3
+        references, topics = ([f"{state}-{n}" for n in range(number)], [f"eu.{state}"] * number)
+        delay = timedelta(hours=state == "delayed")
+        bodies = [{"secret": state}] * number
+        found[state] = list(
+            run(conn, verbs.publish_batch("orders", bodies, references=references, topics=topics, delay=delay))
+        )
+        if state in ("dead", "done", "leased"):
+            token = run(conn, verbs.lease("orders", max_messages=number, locked_by="packer"))[0].lock_token
+        if state in ("dead", "done"):
+            result = {"dead": "failed", "done": "success"}[state]
+            run(conn, verbs.archive(token, found[state], result=result, details="no stock"))
+    conn.execute("SELECT messages.upkeep()")
+    return found
+
+
+def listed(page: str) -> list[int]:
+    return [int(id_) for id_ in re.findall(r'<tr id="message-(\d+)">', page)]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_state_is_listed_and_searched(browse: Browse, ids: dict[str, list[int]], state: str) -> None:
+    client = browse()
+    assert set(listed(client.get(f"{LIST}?state={state}").text)) <= set(ids[state])
+    assert listed(client.get(f"{LIST}?state={state}&q={state}-1").text) == [ids[state][1]]
+    assert listed(client.get(f"{LIST}?state={state}&topic=us.%23").text) == []
+    assert listed(client.get(f"{LIST}?state={state}&topic=eu.*").text)
+    assert listed(client.get(f"{LIST}?state={state}&until=2020-01-01T00:00").text) == []
+    assert listed(client.get(f"/messages?q={ids[state][2]}").text) == [ids[state][2]]
+    assert listed(client.get(f"/messages?q={state}-2").text) == [ids[state][2]]
+
+
+def test_all_messages_of_a_cause_are_reached_from_its_row(browse: Browse, ids: dict[str, list[int]]) -> None:
+    client = browse(may_act=True)
+    page = client.get("/queues/orders").text
+    (place,) = re.findall(r'href="(/queues/orders/messages\?state=dead&amp;fingerprint=\w+)"', page)
+    found: list[int] = []
+    for _ in range(3):
+        page = client.get(html.unescape(place)).text
+        found += listed(page)
+        if not (onward := re.findall(r'id="next"[^>]* href="([^"]+)"', page)):
+            break
+        (place,) = onward
+    assert found == ids["dead"][::-1]
+
+
+def test_a_quiet_queue_is_found_behind_a_busy_one(
+    browse: Browse, conn: Connection, ids: dict[str, list[int]], queue: Callable[..., str]
+) -> None:
+    queue("busy")
+    conn.execute(
+        "INSERT INTO messages.archive_rows (queue_name, message, created_at, archived_at, result)"
+        " SELECT 'busy', '{}', now(), now(), 'success' FROM generate_series(1, 100000) n"
+    )
+    client = browse()
+    page = client.get(f"{LIST}?state=done").text
+    assert listed(page) == []
+    (further,) = re.findall(r'id="further"[^>]* href="([^"]+)"', page)
+    page = client.get(html.unescape(further)).text
+    assert listed(page) == ids["done"][::-1]
+    assert 'id="further"' not in page
+
+
+def test_bodies_are_shown_to_whoever_may_see_them(browse: Browse, ids: dict[str, list[int]]) -> None:
+    assert "secret" in browse(may_act=True).get(f"{LIST}?state=ready").text
+    assert "secret" not in browse().get(f"{LIST}?state=ready").text
+
+
+def test_each_number_of_a_queue_leads_to_its_list_and_the_causes_come_first(
+    browse: Browse, ids: dict[str, list[int]]
+) -> None:
+    page = browse(may_act=True).get("/queues/orders").text
+    assert {f"{LIST}?state={state}" for state in STATES} <= set(re.findall(r'href="?([^" >]+)', page))
+    assert page.index("Dead messages by cause") < page.index("The last hour")
+    assert re.search(r'<a class="button quiet danger" id="do-purge"', page)
+    assert not re.search(r'danger" id="do-pause"', page)
+
+
+def test_what_the_history_does_not_know_is_not_zero(
+    browse: Browse, conn: Connection, ids: dict[str, list[int]]
+) -> None:
+    conn.execute(
+        "UPDATE messages.history_progress SET recorded_at = now() - interval '20 minutes',"
+        " begun_at = now() - interval '1 day'"
+    )
+    client = browse(may_act=True)
+    since = r"unknown since <time"
+    assert re.search(since, client.get("/queues/orders").text)
+    assert re.search(since, client.get("/").text)
+    conn.execute("UPDATE messages.history_progress SET recorded_at = now() - interval '5 hours'")
+    client = browse(may_act=True)
+    for path in ("/queues/orders", "/"):
+        assert "unknown: the history is behind" in client.get(path).text
+    assert ">nothing<" not in client.get("/").text
+
+
+def test_every_attempt_is_on_the_page_of_a_message_with_the_frames_of_the_handler_first(
+    browse: Browse, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders", max_attempts=3)
+    id_ = run(conn, verbs.publish("orders", 1))
+    library = '  File "/usr/lib/python3.11/json/decoder.py", line 337, in decode\n    raise error\n'
+    own = '  File "/srv/shop.py", line 12, in pack\n    take(stock)\n'
+    for number in range(2):
+        failure = {"error": f"Error{number}", "message": "CANARY", "traceback": f"{own}{library}Error{number}: CANARY"}
+        (held,) = run(conn, verbs.lease("orders"))
+        run(conn, verbs.release(held.lock_token, [id_], failure=failure))
+    page = html.unescape(browse(may_act=True).get(f"/messages/{id_}").text)
+    assert page.count("attempt failed") == 2
+    for number in range(2):
+        first, _, whole = page.partition(f'id="traceback-{number + 1}"')
+        assert f"{own}Error{number}: CANARY" in first
+        assert library in whole
+    page = browse().get(f"/messages/{id_}").text
+    assert page.count("attempt failed") == 2
+    assert "Error1" in page
+    assert "CANARY" not in page
+    assert "shop.py" not in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("state=x", 200),
+        ("after_id=x", 200),
+        ("q=%00", 400),
+        ("since=soon", 400),
+        ("topic=..", 400),
+        ("q=9" + "9" * 30, 200),
+    ],
+)
+def test_an_address_that_somebody_made_up_is_answered(
+    browse: Browse, ids: dict[str, list[int]], asked: str, status: int
+) -> None:
+    assert browse().get(f"{LIST}?{asked}").status_code == status
