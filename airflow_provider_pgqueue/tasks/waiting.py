@@ -52,11 +52,6 @@ class WaitingTask(QueueTask):
         "poll_interval": "wait_for_messages",
     }
 
-    idle_without: ClassVar[Mapping[str, str]] = {
-        "wait_timeout": "wait_for_messages",
-        "poll_interval": "wait_for_messages",
-    }
-
     def __init__(
         self,
         *,

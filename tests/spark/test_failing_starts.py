@@ -1,4 +1,4 @@
-"""Each way to start on Spark with each thing that can be wrong: one clear line, nothing lost, and a re-run completes."""
+"""Each way to start on Spark with each thing that can be wrong: one clear line, nothing lost, a re-run completes."""
 
 from __future__ import annotations
 
