@@ -359,6 +359,7 @@ WALK: dict[str, list[str]] = {
     "requeue": ["orders"],
     "repair": ["orders", "--function", "json:dumps"],
     "dismiss": ["orders", "--reason", "a test", "--yes"],
+    "cancel": ["orders", "1"],
     "purge": ["orders", "--yes"],
     "audit": [],
     "schedules": [],
