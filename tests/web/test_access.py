@@ -74,14 +74,14 @@ def _forget() -> None:
 
 @pytest.fixture
 def ids(conn: Connection, queue: Callable[..., str]) -> dict[str, int]:
-    """A queue `orders` with a leased message and some dead ones, by what they are called in the table."""
+    """A queue `orders` with a waiting message, a leased and some dead ones, by what they are called in the table."""
     queue("orders", max_attempts=1)
     for _ in range(6):
         conn.execute("SELECT messages.publish('orders', '{}')")
     held = conn.execute("SELECT id, lock_token FROM messages.lease('orders', 5)").fetchall()
     for id_, token in held[1:]:
         conn.execute("SELECT messages.archive(%s, %s, 'failed', 'no such city')", [token, [id_]])
-    return {"leased": held[0][0], "dead": held[1][0], "other": held[2][0]}
+    return {"waiting": held[-1][0] + 1, "leased": held[0][0], "dead": held[1][0], "other": held[2][0]}
 
 
 def test_the_page_is_in_the_navigation_and_a_tab_of_what_has_messages(client: Client, address: str) -> None:
@@ -128,7 +128,7 @@ def test_each_route_for_each_user(
     client: Client, address: str, ids: dict[str, int], user: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = documented()
-    assert len(table) == 35
+    assert len(table) == 37
     browser, found = client(user), {}
     for method, path in table:
         place = path.format_map(ids)

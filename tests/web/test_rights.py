@@ -17,10 +17,10 @@ Queue = Callable[..., str]
 OF_QUEUES = {"pause", "publish", "policy", "purge", "requeue", "dismiss"}
 ROLES = {
     "messages_observer": set(),
-    "messages_observer, messages_consumer": {"requeue", "dismiss", "release"},
+    "messages_observer, messages_consumer": {"requeue", "dismiss", "release", "cancel"},
     "messages_observer, messages_publisher": {"publish"},
-    "messages_observer, messages_consumer, messages_publisher": {"publish", "requeue", "dismiss", "release"},
-    "messages_admin": {*OF_QUEUES, "release"},
+    "messages_observer, messages_consumer, messages_publisher": {"publish", "requeue", "dismiss", "release", "cancel"},
+    "messages_admin": {*OF_QUEUES, "release", "cancel"},
 }
 Login = Callable[[str], str]
 
@@ -64,7 +64,7 @@ def test_what_the_login_may_not_do_is_not_offered_and_what_it_lacks_is_named(
     found = {name: client.get(place).text for name, place in places.items()}
     assert offered(found["queue"]) == may & OF_QUEUES
     assert offered(found["dead"]) == may & {"requeue", "dismiss"}
-    assert offered(found["leased"]) == may & {"release"}
+    assert offered(found["leased"]) == may & {"release", "cancel"}
     for page in found.values():
         assert ("GRANT messages_admin TO page_login" in page) == (groups != "messages_admin")
         assert ("GRANT messages_consumer TO page_login" in page) == ("requeue" not in may)

@@ -354,6 +354,7 @@ WALK: dict[str, list[str]] = {
     "metrics": [],
     "workers": [],
     "worker": ["json:dumps", "--queue", "orders", "--until-empty"],
+    "cancel": ["orders", "1"],
     "dead": [],
     "causes": [],
     "requeue": ["orders"],
