@@ -78,9 +78,7 @@ class Repair:
 
     def __post_init__(self) -> None:
         which = self.which
-        check_chosen(
-            which.queue_name, which.ids, self.cause, which.fingerprints, which.reference, which.results
-        )
+        check_chosen(which.queue_name, which.ids, self.cause, which.fingerprints, which.reference, which.results)
         check({"since": which.since, "until": which.until}, dict.fromkeys(("since", "until"), optional(moment)))
         durations = {"canary_wait": self.canary_wait, "delay": self.delay, "lease_for": self.lease_for}
         check(durations, dict.fromkeys(durations, timed))

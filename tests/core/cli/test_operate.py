@@ -360,7 +360,6 @@ WALK: dict[str, list[str]] = {
     "requeue": ["orders"],
     "repair": ["orders", "--function", "json:dumps"],
     "dismiss": ["orders", "--reason", "a test", "--yes"],
-    "cancel": ["orders", "1"],
     "purge": ["orders", "--yes"],
     "audit": [],
     "schedules": [],
