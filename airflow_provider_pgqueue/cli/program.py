@@ -137,7 +137,7 @@ def _ended(error: BaseException, settings: Settings) -> int:
 
 
 def _text(error: Exception) -> str | None:
-    """Return what may be shown of an error, in one line; None for one that nobody foresaw."""
+    """Return what may be shown of an error, in one line; None for an unexpected error."""
     import psycopg
 
     from airflow_provider_pgqueue.cli.fix import with_fix

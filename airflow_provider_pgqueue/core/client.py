@@ -214,7 +214,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 def _translated(
     conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], error: psycopg.Error, statement: Statement[Any]
 ) -> Exception:
-    """Return the error of ours. For a number that no function takes, PostgreSQL names only its type."""
+    """Translate an error of the driver; name the argument whose number is out of range."""
     if isinstance(error, psycopg.errors.UndefinedFunction):
         for name, value in statement.given.items():
             if type(value) is int and not -(2**31) <= value < 2**31:

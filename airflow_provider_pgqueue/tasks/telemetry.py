@@ -49,7 +49,7 @@ class ConsumerTelemetry:
     _seen: Counter[str] = field(init=False, default_factory=Counter)
 
     def note_lease(self, lease: Lease) -> None:
-        """Count the messages of a lease, and time how long the one that waited longest waited."""
+        """Count the messages of a lease, and record the longest wait."""
         oldest = min(message.created_at for message in lease.messages)
         _count("leased", len(lease.messages), self._queue)
         _time("waited", datetime.now(UTC) - oldest, self._queue)

@@ -153,7 +153,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Pace:
-    """When a question is asked again: one that took long leaves as much time to the others, one that failed more."""
+    """Schedules the next query: after a pause as long as the last one took, or longer after failures."""
 
     failures: int = 0
     at: float = -math.inf

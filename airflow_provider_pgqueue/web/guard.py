@@ -45,7 +45,7 @@ async def with_headers(request: Request, call_next: Callable[[Request], Awaitabl
 
 
 def token_for(request: Request) -> str:
-    """Return the token that a form of this person carries: it is of no use to another, nor after hours, nor twice."""
+    """Return a token for one form of this person, which can be used once, within some hours."""
     until, once = int(time.time()) + _HOURS * 3600, uuid4().hex
     return f"{until}.{once}.{_sign(request, until, once)}"
 

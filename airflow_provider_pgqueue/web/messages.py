@@ -88,7 +88,7 @@ def _rows(conn: psycopg.Connection[Any], name: str | None, wanted: Mapping[str, 
 
 
 def _further(conn: psycopg.Connection[Any], wanted: Mapping[str, Any], rows: list[Row] | Refused) -> int | None:
-    """Return the id after which a list of what is done continues that looked at all it may and found too few."""
+    """Return the id from which to continue if a list reached its limit of looks before its page was full."""
     found = any(wanted[name] for name in ("reference", "fingerprint", "since", "until"))
     if isinstance(rows, Refused) or len(rows) >= _PER_PAGE or wanted["state"] != "done" or found:
         return None

@@ -106,7 +106,7 @@ class Repair:
         stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
     ) -> Summary:
-        """Repair dead messages in this process; return how many had which end, with at most a hundred ids of each.
+        """Repair dead messages in this process; return the counts by outcome, with at most a hundred ids of each.
 
         `requeued` and `dismissed` count all tries of this run. The other messages stay dead: `left` (by the function or
         `max_requeues`), `invalid` (a body that the validator or PostgreSQL refuses), `raised` (the function raised an
@@ -254,7 +254,7 @@ def _ids(repair: Repair, connect: Connect) -> list[int]:
 
 
 def _done(repair: Repair, connect: Connect) -> dict[str, int]:
-    """Count what this run did so far, whichever try of it."""
+    """Count what all attempts of this run have done."""
     with connect() as conn:
         return run(conn, verbs.count_remedies(repair.remedied_by))
 

@@ -9,7 +9,7 @@ DECLARE
     longest  CONSTANT timestamp := '2003-07-01';
 BEGIN
     -- PostgreSQL compares intervals as if every month had 30 days, so that -80000 months 2400000 days equal 0. What counts is
-    -- the time that adding them yields. With a thousand years at most in each part, adding cannot overflow.
+    -- the time that adding them yields. Each part is limited to a thousand years, so that the addition cannot overflow.
     IF required AND value IS NULL OR abs(extract(year FROM value)) > 1000 OR abs(extract(day FROM value)) > 365250 OR abs(extract(hour FROM value)) > 8766000
        OR shortest + value < shortest + at_least OR longest + value > longest + at_most THEN
         RAISE EXCEPTION '% is %', name, coalesce(value::text, 'NULL')

@@ -78,7 +78,7 @@ BEGIN
         SELECT array_agg(a.id ORDER BY a.archived_at DESC) AS ids, array_agg(left(a.reference, 200) ORDER BY a.archived_at DESC) AS references,
                -- As fingerprint() reads it.
                (array_agg(left(concat_ws(': ', a.failure ->> 'error', CASE WHEN (SELECT r.bodies FROM messages.session_reach r) OR a.queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN lower(regexp_replace(regexp_replace(regexp_replace(
-                   left(coalesce(a.failure ->> 'message', a.details, ''), 2000),
+                   left(coalesce(a.failure ->> 'cause', a.failure ->> 'message', a.details, ''), 2000),
                    '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g')) END), 500)
                    ORDER BY a.archived_at DESC))[1] AS pattern
           FROM (SELECT a.* FROM messages.archive_rows a

@@ -55,7 +55,7 @@ BEGIN
     ELSIF end_dispatch.result = 'failed' AND known.on_failure = 'fail' THEN
         SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'failed', why, handled_by => run, failure => failure);
     ELSE
-        -- Of a run that somebody deleted nobody knows what it did: its attempt counts.
+        -- What a deleted run did is unknown, so its attempt counts.
         SELECT count(*) INTO finished FROM messages.release(
             known.lock_token, known.ids, count_attempt => end_dispatch.result <> 'refused', details => why, failure => failure,
             back_off => end_dispatch.result = 'failed');

@@ -15,12 +15,12 @@ BEGIN
     END IF;
     -- Looks may be half a minute apart, or take long themselves. What has just fallen due comes back at once.
     SELECT freed + archived > 0 INTO ended FROM messages.end_due(look.queue_name, look.max_messages, due_since => began - interval '5 s');
-    -- Who has something already looks only if nobody has for a second. A time more than a minute ahead was stored before the
+    -- A caller that has already freed something looks only if a look is a second overdue. A time more than a minute ahead was stored before the
     -- clock went back.
     IF messages.stored_time(due, began + interval '1 min') > began - (CASE WHEN ended THEN interval '1 s' ELSE '0' END) THEN
         RETURN ended;
     END IF;
-    PERFORM messages.store_time(due, began + interval '1 s');      -- the others do without meanwhile
+    PERFORM messages.store_time(due, began + interval '1 s');      -- other sessions do not look meanwhile
     more := (messages.end_due(look.queue_name, look.max_messages)).more;
     PERFORM messages.free_group_heads(look.queue_name);
     -- Each mark is put where the first ready message is: some were published long before their commit, or leased by a transaction

@@ -18,4 +18,4 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a lease of stream %L', end_named_leases.stream));
 END $$;
 COMMENT ON FUNCTION messages.end_named_leases(text, text, bigint) IS
-    'Ends the leases named STREAM/BATCH/PARTITION that this login made for all batches of a stream before this one, which are done, and returns how many there were. Nothing can be leased under those names any more; their messages stay leased. PQ016: another transaction has one of them for more than three seconds.';
+    'Ends the leases STREAM/BATCH/PARTITION of this login for the batches of a stream before this one, and returns how many there were. Nothing can be leased under those names any more; their messages stay leased. PQ016: another transaction has one of them for more than three seconds.';

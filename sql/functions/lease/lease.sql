@@ -47,7 +47,7 @@ BEGIN
                    -- A mark that lies ahead was stored before the clock went back.
                    AND m.visible_at >= CASE WHEN lane.begins <= moment THEN lane.begins ELSE 'epoch' END AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
-                   -- Of a group that another session judges nothing is taken, and nobody waits for it. A queue has 1,024 of these locks.
+                   -- Skip groups that another session is judging, without waiting for it. A queue has 1,024 of these locks.
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(lane.lock_key, hashtext(m.group_key) & 1023))
                    AND (pattern IS NULL OR '.' || m.topic ~ pattern)
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) found

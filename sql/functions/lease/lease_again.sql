@@ -12,7 +12,7 @@ DECLARE
 BEGIN
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
     PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
-    -- What a look frees is kept from others until the commit, and whoever consumes works until then.
+    -- Messages that a look frees stay locked until the commit, and the transaction of a consumer lasts as long as its work.
     again := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
     IF policy.max_leased IS NOT NULL AND tries = 1 AND NOT consumes THEN
         RETURN least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
@@ -32,7 +32,7 @@ BEGIN
           LIMIT 1;
         again := FOUND;
     END IF;
-    -- However much falls due, or is published, meanwhile.
+    -- Ten tries at most, even if more becomes ready meanwhile.
     RETURN CASE WHEN again AND tries < 10 THEN wanted ELSE 0 END;
 END $$;
 COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS

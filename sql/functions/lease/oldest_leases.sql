@@ -15,7 +15,7 @@ BEGIN
     SELECT n.name, min(m.leased_at)
       FROM unnest(names) AS n (name)
      CROSS JOIN LATERAL (SELECT t.lock_token, t.ids FROM messages.timer t WHERE t.queue_name = n.name ORDER BY t.at LIMIT look_at) t
-     -- What has one token was leased at one time. What has none is mostly delayed.
+     -- All messages of one token were leased together. A timer without a token is mostly that of a delay.
      CROSS JOIN LATERAL (
         SELECT m.leased_at FROM unnest(CASE WHEN t.lock_token IS NULL THEN t.ids[:10] ELSE t.ids END) AS one (id)
           JOIN messages.message_rows m ON m.id = one.id
@@ -24,4 +24,4 @@ BEGIN
      GROUP BY n.name;
 END $$;
 COMMENT ON FUNCTION messages.oldest_leases() IS
-    'When the lease that is held for longest was taken, of each queue that has one and that this login may observe. Looks at the 10,000 timers of a queue that end first, at fewer where there are many queues.';
+    'When the longest-held lease of each queue was taken, of the queues that have one and that this login may observe. Looks at the 10,000 timers of a queue that end first, at fewer where there are many queues.';

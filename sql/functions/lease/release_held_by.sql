@@ -13,7 +13,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give the locked_by of the leases, or its beginning up to a slash.';
     END IF;
     -- Reads the whole queue: no index has the lease in it, so that a lease stays cheap.
-    -- Locks all of them in one order, as whoever archives or releases a batch does, so that two calls wait in no circle.
+    -- Locks them in the order of their ids, as archive and release do, so that two calls cannot deadlock.
     FOR held IN
         WITH theirs AS MATERIALIZED (
             SELECT m.id, m.lock_token FROM messages.message_rows m

@@ -24,4 +24,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_max_depth(text, bigint, bigint, boolean) IS
-    'Raises PQ007 if a queue that was counted within a second has no room for so many messages more, which may have entered it already. What is published within that second, or not committed, may pass the limit.';
+    'Raises PQ007 if a queue has no room for so many more messages, which may have entered it already; the count may be a second old. What is published within that second, or not committed, may pass the limit.';

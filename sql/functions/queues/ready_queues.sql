@@ -16,7 +16,7 @@ AS $$
                ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
     SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
            moment - min(found.oldest),
-           -- Nobody rings when a lease of somebody else ends, nor when a transaction does that finished the message before it in a group.
+           -- No ring follows when the lease of another consumer ends, or when the transaction commits that finished the previous message of a group.
            least(CASE WHEN sum(found.ready) > 0 AND (free.leases = 0 OR bool_or(found.grouped)) OR bool_or(behind.waits) THEN interval '1 s' END,
                  least(min(coming.visible_at), (SELECT greatest(t.at, moment + interval '10 ms') FROM messages.timer t
                                                  WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s' ORDER BY t.at LIMIT 1)) - moment),

@@ -1,18 +1,18 @@
 CREATE OR REPLACE FUNCTION messages.mend_timers() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_column
 DECLARE
     made bigint;
 BEGIN
-    -- Whatever should have ended a minute ago and has no timer any more.
-    INSERT INTO messages.timer (queue_name, at, ids)
-    SELECT m.queue_name, clock_timestamp(), array_agg(m.id) FROM messages.message_rows m
-     WHERE coalesce(m.lock_expires_at, m.expires_at) < clock_timestamp() - interval '1 minute'
-       AND NOT EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = m.queue_name AND t.at < clock_timestamp() + interval '1 minute' AND m.id = ANY (t.ids))
-     GROUP BY m.queue_name;
+    -- A timer too many finds nothing when its time comes.
+    DELETE FROM messages.timer;
+    INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+    SELECT m.queue_name, due.at, due.lock_token, array_agg(m.id)
+      FROM messages.message_rows m CROSS JOIN LATERAL (
+        VALUES (m.lock_expires_at, m.lock_token), (m.expires_at, NULL), (CASE WHEN m.due_at IS NOT NULL THEN nullif(m.visible_at, 'infinity') END, NULL)) due (at, lock_token)
+     WHERE due.at IS NOT NULL GROUP BY 1, 2, 3;
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$;
 COMMENT ON FUNCTION messages.mend_timers() IS
-    'Makes a timer for messages whose lease or expires_at ended a minute ago and that have none, and returns for how many queues. Reads the whole table; needed only after somebody changed it by hand.';
+    'Makes the timers of all leases, delays and expires_at anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.';

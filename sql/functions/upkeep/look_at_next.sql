@@ -17,7 +17,7 @@ BEGIN
     BEGIN
         PERFORM messages.mend_lanes(here);
         SELECT * INTO freed, archived, more FROM messages.end_due(here, 5000);
-        -- More of what is locked, and so was put off, comes with the next upkeep.
+        -- Locked messages were put off; the next upkeep takes them.
         more := more AND freed + archived > 0;
         PERFORM messages.look(here) WHERE NOT more;
         rung := coalesce((SELECT messages.ring(here, 100) FROM messages.queue q
