@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from tests.core.lease.test_marks import bodies, finish, lease, look_again, look_later
-from tests.waiting import until
+from tests.waiting import until, until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -342,3 +342,14 @@ def test_a_delay_that_a_message_got_meanwhile_is_kept(conn: Connection, queue: Q
     run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
     assert conn.execute("SELECT messages.come_back('orders', %s)", [[message.id]]).fetchone() == (0,)
     assert lease(conn) == []
+
+
+def test_a_copy_ends_leases_whose_timers_are_lost_while_they_run(conn: Connection, queue: Callable[..., str]) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", 1))
+    (first,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=1)))
+    conn.execute("DELETE FROM messages.timer")
+    conn.execute("SELECT messages.take_over()")
+    until_leases_expire(conn)
+    (again,) = run(conn, verbs.lease("orders"))
+    assert again.id == first.id
