@@ -45,7 +45,9 @@ def _arguments(value: Any) -> str | None:
     """Judge the arguments of a pipeline: neither the name of the run nor the connection is among them."""
     if fix := json_object(value):
         return fix
-    given = {str(name).replace("-", "_") for name in value}
+    if not all(isinstance(name, str) for name in value):
+        return "Name each argument by a text."
+    given = {name.replace("-", "_") for name in value}
     own = [f"Leave out {name}, and give the operator {instead}." for name, instead in _OWN.items() if name in given]
     return own[0] if own else None
 

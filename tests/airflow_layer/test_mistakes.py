@@ -317,7 +317,8 @@ def test_a_duration_is_a_timedelta_or_a_number_of_seconds(conn_id: str, conn: Co
         run(PgQueueSetupOperator(task_id="setup", queues=[{"queue_name": "orders", "lease_for": length}]))
         found = conn.execute("SELECT lease_for FROM messages.queue WHERE queue_name = 'orders'").fetchall()
         assert found == [(timedelta(seconds=90),)]
-        sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", poll_interval=length, max_wait=length)
+        waits = {"poll_interval": length, "max_wait": length}
+        sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", min_messages=2, **waits)
         _, stored = sensor._trigger(ring_after=length).serialize()
         assert [stored[name] for name in ("poll_interval", "max_wait", "ring_after")] == [90, 90, 90]
         json.dumps(stored)

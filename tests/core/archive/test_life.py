@@ -76,7 +76,9 @@ def test_every_attempt_is_part_of_the_life_and_a_cause_while_it_is_retried(conn:
     ]
     assert len(run(conn, verbs.retried_causes("orders"))) == 1
     run(conn, verbs.archive(held.lock_token, [first], result="failed", failure=failure))
-    assert run(conn, verbs.dead_ids("orders", fingerprints=[cause["fingerprint"]])) == [first], "the cause of its death"
+    assert run(conn, verbs.dead_ids(verbs.DeadFilter("orders", fingerprints=[cause["fingerprint"]]))) == [first], (
+        "the cause of its death"
+    )
     assert run(conn, verbs.retried_causes("orders")) == []
     conn.execute("UPDATE messages.failed_attempt SET failed_at = now() - interval '31 days'")
     conn.execute("SELECT messages.upkeep()")

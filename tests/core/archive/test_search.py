@@ -91,7 +91,7 @@ def test_all_messages_of_a_cause_are_found(conn: Connection, ids: dict[str, list
     assert len(causes) == 2
     for cause, members in causes.items():
         assert pages(conn, "dead", fingerprint=cause) == pages(conn, "failed", fingerprint=cause) == members
-    run(conn, verbs.dismiss_dead("orders", "known", ids=ids["dead"][:1]))
+    run(conn, verbs.dismiss_dead(verbs.DeadFilter("orders", ids=ids["dead"][:1]), "known"))
     assert pages(conn, "dead") == ids["dead"][:0:-1]
     assert ids["dead"][0] in pages(conn, "done")
     assert pages(conn, "ready", fingerprint=next(iter(causes))) == []

@@ -193,8 +193,7 @@ def test_a_verb_is_added_in_the_six_places_that_contributing_names(tmp_path: Pat
         module.write(f"\n\n{block(contributing, f'add: {value}')}")
     beside(copy / "sql/install.sql", r"(\\ir functions/queues/)status(\.sql\n)", name)
     beside(copy / "sql/grants.sql", r"((?<='| ))status( )", name)
-    beside(copy / (VERBS + "__init__.py"), r"(    )status(,\n)", name)
-    beside(copy / (VERBS + "__init__.py"), r"(    )\"status\"(,\n)", f'"{name}"')
+    beside(copy / (VERBS + "__init__.py"), r"(    )status as status(,\n)", f"{name} as {name}")
 
     some = [test, "tests/core/install/test_schema.py", "tests/test_site.py"]
     chosen = ["-k", f"{name} or file or comment or verb or role"]

@@ -46,7 +46,11 @@ def test_a_pattern_that_is_taken_here_is_taken_by_the_database(conn: psycopg.Con
         (argument.truth, [True, False], [0, 1, "false", None]),
         (argument.whole(1, 9), [1, 9], [0, 10, "5", 5.0, True, None, 3 * 10**9, float("nan")]),
         (argument.number(0, 9), [0, 9, 0.5], [-1, 9.1, "5", True, None, float("nan"), float("inf"), 10**400]),
-        (argument.duration(timedelta(0), timedelta(9)), [timedelta(0), timedelta(9)], [timedelta(-1), 5, "5", None]),
+        (
+            argument.duration(timedelta(0), timedelta(9)),
+            [timedelta(0), timedelta(9), 5, 0.5],
+            [timedelta(-1), -1, "5", None],
+        ),
         (argument.optional(argument.text), [None, "a"], ["", 1]),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_worker_outlives_a_transaction_that_has_its_message(
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:
-            until(lambda: "a message of this lease is in use" in caplog.text)
+            until(lambda: "raise lock_timeout" in caplog.text)
             holder.rollback()
             until(lambda: archived(conn))
         finally:
