@@ -295,7 +295,7 @@ _TRANSIENT: Final[dict[str, str]] = {
     "25P04": "Raise transaction_timeout for this role, or commit sooner, and try again.",
     "40001": "Repeat the transaction; keep default_transaction_isolation at read committed for this role.",
     "40P01": "Repeat the transaction; the log of the server has both statements of the deadlock.",
-    "55P03": "Try again, or raise lock_timeout for this role; pg_blocking_pids() names who holds the lock.",
+    "55P03": "Try again; pg_blocking_pids() names who holds the lock. If this role sets it, raise lock_timeout.",
     "57014": "Try again, or raise statement_timeout for this role, unless somebody canceled it.",
     "57P05": "Raise idle_session_timeout for this role, or close a connection that waits for long, and try again.",
 }

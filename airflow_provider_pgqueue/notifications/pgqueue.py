@@ -16,6 +16,7 @@ from airflow_provider_pgqueue.core.argument import (
     optional,
     queue_name,
     text,
+    topic,
     whole,
 )
 from airflow_provider_pgqueue.core.client import Statement, run_async
@@ -50,7 +51,7 @@ class PgQueueNotifier(BaseNotifier):
         "message": json_value,
         "headers": optional(json_object),
         "reference": optional(text),
-        "topic": optional(text),
+        "topic": optional(topic),
         "priority": whole(0, 9),
         "pgqueue_conn_id": text,
     }

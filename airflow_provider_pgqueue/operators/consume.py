@@ -236,7 +236,7 @@ class PgQueueConsumeOperator(WaitingTask):
         if failed >= limit:
             raise AirflowException(
                 f"{failed:,} of {quantity(handled)} of queue {self.queue_name} failed, and fail_on_failed is "
-                f"{self.fail_on_failed}. All are settled; the log and the causes of dead messages say why."
+                f"{self.fail_on_failed}. Those with attempts left are delivered again; the log says why they failed."
             )
 
     def on_kill(self) -> None:

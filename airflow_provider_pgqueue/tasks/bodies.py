@@ -51,8 +51,7 @@ class PublishesBodies(PublishTask):
         if hasattr(self.messages, "operator_class"):
             # It can be called, and would then return no messages but a task.
             raise InvalidArgument("messages is a task that is not called. Call it: messages=task().")
-        if isinstance(self.messages, str | bytes | Mapping):
-            raise InvalidArgument(f"messages is one {type(self.messages).__name__}. Give a list, or use message.")
+        _check_several(self.messages, "messages is")
         if not (self.messages is None or callable(self.messages) or isinstance(self.messages, Iterable | XComArg)):
             raise InvalidArgument(f"messages is {a_type(self.messages)}. Give a list, or use message.")
         if callable(self.messages) and not self._takes_arguments:
@@ -81,8 +80,17 @@ class PublishesBodies(PublishTask):
 
     def _batches(self) -> Iterator[list[str]]:
         bodies: Any = [self.message] if self.messages is None else self.messages
-        if callable(bodies) and not isinstance(bodies := bodies(), Iterable):
-            raise InvalidArgument(f"the function of messages returned {a_type(bodies)}", "Let it return a list.")
+        if callable(bodies):
+            bodies = bodies()
+            _check_several(bodies, "the function of messages returned")
+            if not isinstance(bodies, Iterable):
+                raise InvalidArgument(f"the function of messages returned {a_type(bodies)}", "Let it return a list.")
         texts = map(to_json, bodies)
         while batch := list(islice(texts, self.batch_size)):
             yield batch
+
+
+def _check_several(messages: object, what: str) -> None:
+    """Raise for one body in the place of several, whose characters or keys would be published."""
+    if isinstance(messages, str | bytes | Mapping):
+        raise InvalidArgument(f"{what} one {type(messages).__name__}. Give a list, or use message.")

@@ -308,6 +308,7 @@ CREATE TABLE messages.failed_attempt (
     PRIMARY KEY (message_id, attempt)
 );
 CREATE INDEX failed_attempt_failed_at_idx ON messages.failed_attempt (failed_at);
+CREATE INDEX failed_attempt_queue_name_idx ON messages.failed_attempt (queue_name, failed_at);
 COMMENT ON TABLE messages.failed_attempt IS 'Attempts that failed and are or were followed by another, but for those whose lease ended. Kept for 30 days.';
 COMMENT ON COLUMN messages.failed_attempt.message_id IS 'The message.';
 COMMENT ON COLUMN messages.failed_attempt.attempt IS 'Which of its attempts.';

@@ -318,7 +318,7 @@ class Batch(Settler):
 
 
 def _warn_of_lost(error: LeaseLost) -> None:
-    log.warning("%s; they are delivered again", error.problem)
+    log.warning("%s; they are delivered again, unless somebody else ended them", error.problem)
 
 
 def _is_idle(conn: psycopg.Connection[Any]) -> bool:

@@ -116,8 +116,8 @@ class Held:
             held = {id_: outcome for id_, outcome in outcomes.items() if id_ in self._held}
             self._settle(self._conn, held, set())
         if lost := (self.lost - before).intersection(outcomes):
-            # Another consumer has those messages now, and the others are settled: nothing that should end a loop.
-            log.warning("%s; they are delivered again", LeaseLost(lost).problem)
+            # Another consumer has those messages now, or somebody ended them: nothing that should end a loop.
+            log.warning("%s; they are delivered again, unless somebody else ended them", LeaseLost(lost).problem)
 
     def ends(self, outcomes: Mapping[int, Outcome | None]) -> Counter[str]:
         """Return how messages that were settled with these outcomes ended, as `Consumer.drain` counts it."""

@@ -65,7 +65,9 @@ def find_remedy(message: DeadMessage, function: RepairFunction, validator: Valid
         if isinstance(said, Dismiss):
             return Remedy("dismissed", reason=_reason(said))
         if said is None:
-            raise TypeError("the function returned None: return a body, KEEP, LEAVE or Dismiss(reason)")
+            fix = "return a body, KEEP, LEAVE or Dismiss(reason)"
+            log.warning("the function returned None for dead message %s: %s", message.id, fix)
+            return Remedy("raised")
         body = message.body if said is KEEP else said
         if (validator and validator(body)) or not _is_json(body):
             return Remedy("invalid")

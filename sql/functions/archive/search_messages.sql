@@ -21,8 +21,8 @@ DECLARE
     -- What a list of one state walks, and how. The walks end after so many messages, whether they match or not.
     waits    CONSTANT boolean := search_messages.state IN ('ready', 'delayed', 'leased');
     ended    CONSTANT boolean := NOT coalesce(waits, true) OR search_messages.fingerprint IS NOT NULL;
-    lanes    CONSTANT boolean := search_messages.queue_name IS NOT NULL AND coalesce(search_messages.message_id::text, search_messages.reference) IS NULL;
     later    CONSTANT boolean := coalesce(search_messages.state IN ('delayed', 'leased'), false);
+    lanes    boolean;                      -- along the order of each priority of each queue that is named, or that this login reaches
     by_time  boolean;
     source   text;
     waiting  text;
@@ -44,6 +44,7 @@ BEGIN
     SELECT r.* INTO reach FROM messages.session_reach r;
     names := CASE WHEN search_messages.queue_name IS NOT NULL THEN ARRAY[search_messages.queue_name]
                   WHEN NOT reach.everything THEN reach.queue_names END;
+    lanes := names IS NOT NULL AND coalesce(search_messages.message_id::text, search_messages.reference) IS NULL;
 
     -- Unfinished: by id, by reference, along the order of each priority, or the newest ids.
     IF NOT ended THEN
@@ -51,7 +52,7 @@ BEGIN
             WHEN search_messages.message_id IS NOT NULL THEN 'SELECT m.* FROM messages.message_rows m WHERE m.id = $11'
             WHEN search_messages.reference IS NOT NULL THEN 'SELECT m.* FROM messages.message_rows m WHERE m.reference = $3 LIMIT 100000'
             WHEN lanes THEN format(
-                'SELECT m.* FROM messages.message_rows m WHERE m.queue_name = $2[1] AND m.priority = p.priority AND %s ORDER BY m.visible_at %s LIMIT 10000',
+                'SELECT m.* FROM messages.message_rows m WHERE m.queue_name = q.name AND m.priority = p.priority AND %s ORDER BY m.visible_at %s LIMIT 10000',
                 CASE search_messages.state WHEN 'delayed' THEN 'm.visible_at > $1 AND ($13 IS NULL OR m.visible_at >= $13)'
                                            WHEN 'leased' THEN 'm.visible_at <= $1 AND ($13 IS NULL OR m.visible_at >= $13)'
                                            WHEN 'ready' THEN 'm.visible_at <= least($1, $13)' ELSE 'true' END, CASE WHEN later THEN 'ASC' ELSE 'DESC' END)
@@ -76,7 +77,7 @@ BEGIN
                  WHEN later THEN '(least(m.visible_at, ''9999-12-31''), m.id) > ($13, $12)' ELSE '(m.visible_at, m.id) < ($13, $12)' END,
             CASE WHEN NOT lanes THEN 'm.id DESC' WHEN later THEN 'm.visible_at, m.id' ELSE 'm.visible_at DESC, m.id DESC' END);
         IF lanes THEN
-            waiting := format('SELECT m.* FROM generate_series(9, 0, -1) AS p (priority) CROSS JOIN LATERAL (%s) m ORDER BY %s LIMIT $8', waiting,
+            waiting := format('SELECT m.* FROM unnest($2) AS q (name) CROSS JOIN generate_series(9, 0, -1) AS p (priority) CROSS JOIN LATERAL (%s) m ORDER BY %s LIMIT $8', waiting,
                               CASE WHEN later THEN 'm.place, m.id' ELSE 'm.place DESC, m.id DESC' END);
         END IF;
     END IF;
@@ -84,16 +85,16 @@ BEGIN
     -- Finished: by id, by reference, from the list of the dead, by cause, in a time, or the newest ids.
     IF NOT coalesce(waits, false) THEN
         by_time := coalesce(search_messages.message_id::text, search_messages.reference) IS NULL
-                   AND CASE WHEN search_messages.state = 'dead' THEN search_messages.queue_name IS NOT NULL AND search_messages.fingerprint IS NULL
+                   AND CASE WHEN search_messages.state = 'dead' THEN names IS NOT NULL AND search_messages.fingerprint IS NULL
                             ELSE coalesce(search_messages.fingerprint, search_messages.since::text, search_messages.until::text) IS NOT NULL END;
         source := CASE
             WHEN search_messages.message_id IS NOT NULL THEN 'SELECT a.* FROM messages.archive_rows a WHERE a.id = $11'
             WHEN search_messages.reference IS NOT NULL THEN 'SELECT a.* FROM messages.archive_rows a WHERE a.reference = $3 LIMIT 100000'
             WHEN search_messages.state = 'dead' THEN format(
                 'SELECT d.id AS dead_id, d.archived_at AS died_at, a.*
-                   FROM (SELECT d.id, d.archived_at FROM messages.dead_message d WHERE %s AND ($5 IS NULL OR d.fingerprint = $5) AND %s ORDER BY %s LIMIT 10000) d
+                   FROM %s CROSS JOIN LATERAL (SELECT d.id, d.archived_at FROM messages.dead_message d WHERE %s AND ($5 IS NULL OR d.fingerprint = $5) AND %s ORDER BY %s LIMIT 10000) d
                   CROSS JOIN LATERAL (SELECT a.* FROM messages.archive_rows a WHERE a.id = d.id AND a.archived_at = d.archived_at OFFSET 0) a',
-                CASE WHEN search_messages.queue_name IS NULL THEN 'true' ELSE 'd.queue_name = $2[1]' END,
+                CASE WHEN cardinality(names) > 1 THEN 'unnest($2) AS q (name)' ELSE '(VALUES ($2[1])) AS q (name)' END, CASE WHEN names IS NULL THEN 'true' ELSE 'd.queue_name = q.name' END,
                 CASE WHEN by_time THEN 'd.archived_at >= coalesce($6, ''-infinity'') AND d.archived_at <= coalesce(least($7, $13), ''infinity'')' ELSE '($12 IS NULL OR d.id < $12)' END,
                 CASE WHEN by_time THEN 'd.archived_at DESC, d.id DESC' ELSE 'd.id DESC' END)
             WHEN search_messages.fingerprint IS NOT NULL THEN
@@ -126,4 +127,4 @@ BEGIN
             search_messages.after_place, messages.topic_regex(search_messages.topic);
 END $$;
 COMMENT ON FUNCTION messages.search_messages(text, text, jsonb, text, text, timestamptz, timestamptz, integer, bigint, text, bigint, timestamptz) IS
-    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (without a remedy) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. headers: those that contain these. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it looks at the 10,000 next messages of each priority of a queue, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.';
+    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (without a remedy) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. headers: those that contain these. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it looks at the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.';

@@ -223,3 +223,16 @@ def test_what_is_made_of_hours_is_read_instead_of_their_minutes(conn: Connection
     conn.execute("UPDATE messages.history_progress SET hours_until = date_trunc('hour', now(), 'UTC')")
     found = {step: run(conn, verbs.dead_trend("orders", step=timedelta(minutes=step)))[0]["died"] for step in (30, 60)}
     assert found == {30: 1, 60: 60}
+
+
+def test_a_flood_of_failures_in_another_queue_hides_no_cause(conn: Connection, queue: Callable[..., str]) -> None:
+    queue("orders")
+    queue("flood")
+    run(conn, verbs.publish("orders", 1))
+    (held,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.release(held.lock_token, [held.id], failure={"error": "E"}))
+    conn.execute(
+        "INSERT INTO messages.failed_attempt (message_id, attempt, queue_name, fingerprint, failure)"
+        " SELECT n, 1, 'flood', 'f', '{}' FROM generate_series(1000001, 1100001) n"
+    )
+    assert len(run(conn, verbs.retried_causes("orders"))) == 1

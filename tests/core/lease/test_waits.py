@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import Any
 
 import psycopg
+import pytest
 
+from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.errors import LeaseLost
 from tests.clones import Clones
 from tools.postgres import Cluster
 
@@ -173,7 +177,7 @@ def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what
     assert all(state == "55P03 canceling statement due to lock timeout" for state in bare.values())
     named = {pair: state for pair, state in said.items() if pair not in bare}
     assert {pair: state for pair, state in named.items() if not re.fullmatch("PQ016 .* (is|are) in use", state)} == {}
-    assert {"extend", "once", "publish new key", "create_queue", "pause_queue", "lease_named"} <= {
+    assert {"release", "once", "publish new key", "create_queue", "pause_queue", "lease_named"} <= {
         one for one, _ in said
     }
 
@@ -186,3 +190,22 @@ def test_every_verb_that_writes_is_called_next_to_an_open_transaction(conn: Conn
         r" AND prosrc ~ '(INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE) messages[.]|FOR UPDATE|messages[.]lock_'"
     )
     assert {name for (name,) in writing} - called == LEFT_OUT
+
+
+def test_a_message_that_another_transaction_has_costs_the_others_of_its_lease_nothing(
+    conn: Connection, dsn: str, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    ids = run(conn, verbs.publish_batch("orders", [1, 2, 3]))
+    token = run(conn, verbs.lease("orders", max_messages=3))[0].lock_token
+    with psycopg.connect(dsn) as holder:
+        holder.execute("SELECT messages.cancel('orders', %s)", [ids[:1]])
+        assert sorted(run(conn, verbs.extend(token, ids, lease_for=3600))) == ids
+        longer = conn.execute(
+            "SELECT id FROM messages.message WHERE lock_expires_at > now() + interval '50 minutes' ORDER BY id"
+        )
+        assert [id for (id,) in longer] == ids[1:]
+        holder.commit()
+    with pytest.raises(LeaseLost) as lost:
+        run(conn, verbs.extend(token, ids, lease_for=3600))
+    assert list(lost.value.ids) == ids[:1]
