@@ -31,7 +31,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
-from tests.waiting import until, until_a_message_expires, until_leases_expire
+from tests.waiting import until, until_a_message_expires, until_leases_expire, until_past
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -334,7 +334,7 @@ def test_a_stale_token_is_refused_and_changes_nothing(connect: Connect, queue: Q
     assert [row[1:] for row in archived(quick)] == [("success", 2, "quick")]
 
 
-@pytest.mark.parametrize("verb", ["archive", "extend", "release"])
+@pytest.mark.parametrize("verb", ["archive", "release"])
 def test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused(connect: Connect, queue: Queue, verb: str) -> None:
     conn, blocker = connect(), connect(autocommit=False)
     run(conn, verbs.publish(queue("orders"), 1))
@@ -342,7 +342,6 @@ def test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused(connect: Co
     assert message.lock_token
     late = {
         "archive": verbs.archive(message.lock_token, [message.id]),
-        "extend": verbs.extend(message.lock_token, [message.id], lease_for=LONG),
         "release": verbs.release(message.lock_token, [message.id]),
     }[verb]
     blocker.execute("SELECT FROM messages.message FOR UPDATE")
@@ -354,6 +353,35 @@ def test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused(connect: Co
         with pytest.raises(LeaseLost):
             call.result()
     assert (depth(blocker), archived(blocker)) == (1, [])
+
+
+def test_an_extension_waits_for_nobody_and_prolongs_no_lease_that_another_transaction_ends(
+    connect: Connect, queue: Queue
+) -> None:
+    conn, blocker = connect(), connect(autocommit=False)
+    run(conn, verbs.publish(queue("orders"), 1))
+    (message,) = lease(conn)
+    assert message.lock_token
+    blocker.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp()")
+    extend = verbs.extend(message.lock_token, [message.id], lease_for=LONG)
+    assert run(conn, extend) == [message.id], "not lost yet"
+    blocker.commit()
+    with pytest.raises(LeaseLost):
+        run(conn, extend)
+    assert lease(conn)[0].id == message.id
+
+
+def test_a_transaction_that_began_before_the_end_of_a_lease_extends_it_no_more(connect: Connect, queue: Queue) -> None:
+    other, conn = connect(), connect(autocommit=False)
+    run(other, verbs.publish(queue("orders"), 1))
+    (message,) = run(other, verbs.lease("orders", lease_for=timedelta(milliseconds=300)))
+    assert message.lock_token
+    assert conn.execute("SELECT now() < lock_expires_at FROM messages.message").fetchone() == (True,)
+    until_past(other, message.lock_expires_at)
+    with pytest.raises(LeaseLost):
+        run(conn, verbs.extend(message.lock_token, [message.id], lease_for=LONG))
+    conn.commit()
+    assert other.execute("SELECT lock_expires_at FROM messages.message").fetchone() == (message.lock_expires_at,)
 
 
 def test_a_worker_stopped_past_its_lease_changes_nothing(dsn: str, connect: Connect, queue: Queue) -> None:
