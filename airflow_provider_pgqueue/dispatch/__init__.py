@@ -39,7 +39,7 @@ def get_messages(
     The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
     archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
     finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`. Left out
-    are messages that another run has or has finished.
+    are messages that another run has or has finished, and those that were cancelled.
 
     :param context: that of the task.
     :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.

@@ -31,8 +31,8 @@ BEGIN
            q.max_attempts, a.requeues, a.created_at, NULL, NULL
       FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
      WHERE a.id = ANY (known.ids)
-       -- To do it once more is not what somebody meant who cleared a failed run.
-       AND (known.fingerprint IS NOT NULL OR (a.result = 'success' AND a.handled_by IS DISTINCT FROM run OR a.remedy = 'requeued') IS NOT TRUE)
+       -- What somebody else finished or cancelled is not done once more, nor is what was requeued.
+       AND (known.fingerprint IS NOT NULL OR (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM run OR a.remedy = 'requeued') IS NOT TRUE)
      ORDER BY id;
     IF FOUND THEN
         RETURN;
@@ -49,4 +49,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.dispatched_messages(text, text) IS
-    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. Leaves out what another run has finished, and what was requeued. PQ017: the run has no dispatch, or none of its messages any more, because another has or finished them; PQ016: another transaction is changing its dispatch, or has one of the messages, for more than three seconds.';
+    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. Leaves out what another run has finished, what was cancelled, and what was requeued. PQ017: the run has no dispatch, or none of its messages any more, because another has or finished them; PQ016: another transaction is changing its dispatch, or has one of the messages, for more than three seconds.';

@@ -343,6 +343,20 @@ def test_a_run_whose_lease_expired_gets_nothing_that_another_has_or_finished(con
         bodies(conn, old)
 
 
+def test_a_run_gets_no_message_that_was_cancelled(conn: Connection, queue: Queue) -> None:
+    ids = run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
+    (one,) = dispatch(conn, batch_size=2)
+    run(conn, verbs.cancel("orders", ids[:1]))
+    assert bodies(conn, one) == [2]
+    assert end(conn, one, "success") == 1
+    assert results(conn) == {ids[0]: "cancelled", ids[1]: "success"}
+    run(conn, verbs.publish("orders", 3))
+    (other,) = dispatch(conn)
+    run(conn, verbs.cancel("orders", other.ids))
+    with pytest.raises(DispatchNotFound, match="was finished by"):
+        bodies(conn, other)
+
+
 def test_two_dispatchers_at_once_open_no_more_than_max_open_together(dsn: str, conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), range(40)))
     opened: list[Dispatch] = []

@@ -174,6 +174,7 @@ def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what
     said = {pair: state for pair, state in states.items() if state}
     # What ends a message is called most, and has no handler of errors.
     bare = {pair: state for pair, state in said.items() if pair[1] == "archive"}
+    assert bare
     assert all(state == "55P03 canceling statement due to lock timeout" for state in bare.values())
     named = {pair: state for pair, state in said.items() if pair not in bare}
     assert {pair: state for pair, state in named.items() if not re.fullmatch("PQ016 .* (is|are) in use", state)} == {}
