@@ -80,7 +80,7 @@ def _find(site: Site, name: str | None, wanted: Mapping[str, Any], bodies: bool)
 def _rows(conn: psycopg.Connection[Any], name: str | None, wanted: Mapping[str, Any]) -> list[Row]:
     words = wanted["reference"]
     by_id = []
-    if words and words.isascii() and words.isdecimal() and len(words) < 19 and int(words):
+    if words and words.isascii() and words.isdecimal() and len(words) < 19 and int(words) and not wanted["after_id"]:
         # Whoever has an id may not know the queue.
         by_id = run(conn, verbs.search_messages(message_id=int(words)))
     rows = run(conn, verbs.search_messages(name, max_messages=_PER_PAGE, **wanted))
