@@ -67,7 +67,6 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     lease_named as lease_named,
     once as once,
     release as release,
-    release_held_by as release_held_by,
     release_messages as release_messages,
     workers as workers,
 )

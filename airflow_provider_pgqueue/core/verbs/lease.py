@@ -134,21 +134,17 @@ def release(
     return Statement("release", arguments, unless_lost(ids), {"ids": "bigint[]", "failure": "jsonb"})
 
 
-def release_held_by(queue_name: str, holder: str) -> Statement[int]:
-    """Release what a consumer that is gone still holds, as if its leases had expired; return the number of messages.
+def release_messages(
+    queue_name: str, ids: Collection[int] | None = None, *, holder: str | None = None
+) -> Statement[list[int]]:
+    """End the leases of some messages, or of a consumer that is gone, and return the ids of those that were leased.
 
-    The attempt counts: one of the messages may be why it is gone. `holder` is its `locked_by`, or the beginning of that
-    up to a slash. Whoever still works under such a lease has lost it. Reads the whole queue.
+    The attempt counts: one of the messages may be why the consumer is gone. `holder` is its `locked_by`, or the
+    beginning of that up to a slash; to find its leases, this reads the whole queue. Whoever still works under such a
+    lease has lost it.
     """
-    return Statement("release_held_by", dict(locals()), one)
-
-
-def release_messages(queue_name: str, ids: Collection[int]) -> Statement[list[int]]:
-    """End the leases of some messages, whoever holds them, and return the ids of those that were leased.
-
-    The attempt counts. Whoever still works on such a message has lost it.
-    """
-    return Statement("release_messages", {"queue_name": queue_name, "ids": list(ids)}, ids_of, {"ids": "bigint[]"})
+    arguments = {"queue_name": queue_name, "ids": None if ids is None else list(ids), "holder": holder}
+    return Statement("release_messages", arguments, ids_of, {"ids": "bigint[]"})
 
 
 def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:

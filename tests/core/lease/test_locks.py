@@ -151,7 +151,7 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
 
     def end(session: Connection, ids: list[int] | None) -> None:
         if ids is None:
-            run(session, verbs.release_held_by("orders", "gone"))
+            run(session, verbs.release_messages("orders", holder="gone"))
         else:
             run(session, verbs.release_messages("orders", ids))
             run(session, verbs.cancel("orders", ids[:50]))
@@ -216,7 +216,7 @@ REQUEST = f"SELECT messages.audited('ann', 'pause_queue', '{{\"queue_name\": \"o
     [
         (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'success')"),
         (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'lost')"),
-        (EXTEND, "SELECT messages.release_held_by('orders', 'work')"),
+        (EXTEND, "SELECT messages.release_messages('orders', holder => 'work')"),
         (EXTEND, "SELECT messages.release_messages('orders', ARRAY(SELECT id FROM messages.message))"),
         (EXTEND, "SELECT messages.cancel('orders', ARRAY(SELECT id FROM messages.message))"),
         ("SELECT messages.stage_publish('job')", "SELECT messages.stage_publish('job')"),

@@ -100,7 +100,6 @@ CALLS = {
     "record_triage_causes": "SELECT messages.record_triage_causes('run', '[]')",
     "release": f"SELECT messages.release({LIVE})",
     "release_dead": f"SELECT messages.release_dead({DEAD})",
-    "release_held_by": "SELECT messages.release_held_by('orders', 'x')",
     "release_messages": "SELECT messages.release_messages('orders', (SELECT ids FROM given WHERE what = 'live'))",
     "requeue": f"SELECT messages.requeue({DEAD})",
     "requeue_dead": f"SELECT messages.requeue_dead('orders', ids => {IDLE})",

@@ -58,7 +58,6 @@ VERBS = {
     "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
     "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
     "audited": ("SELECT messages.audited('ann', 'nothing')", "publisher consumer admin"),
-    "release_held_by": ("SELECT messages.release_held_by('orders', 'nobody')", "consumer admin"),
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "release_messages": ("SELECT messages.release_messages('orders', '{1}')", "consumer admin"),
     "cancel": ("SELECT messages.cancel('orders', '{1}')", "consumer admin"),
