@@ -13,7 +13,7 @@ DECLARE
         ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
-        ['observer', 'search_archive schedules message_life audit_log search_messages'],
+        ['observer', 'schedules message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
         ['consumer', 'cancel'],
         ['observer', 'metrics'],

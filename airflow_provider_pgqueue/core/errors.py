@@ -240,7 +240,6 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ006": CronUnavailable,
     "PQ007": QueueFull,
     "PQ008": Unroutable,
-    "PQ009": BeforeArchive,
     "PQ010": QueueNotEmpty,
     "PQ011": ScheduleNotFound,
     "PQ012": StageIncomplete,

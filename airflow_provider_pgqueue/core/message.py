@@ -214,35 +214,6 @@ class DeadCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedMessage:
-    """A finished message without its body."""
-
-    id: int
-    queue_name: str
-    result: str
-    created_at: datetime
-    leased_at: datetime | None
-    archived_at: datetime
-    attempts: int
-    handled_by: str | None
-    details: str | None
-    reference: str | None
-    requeues: int
-    requeued_from: int | None
-    remedy: str | None
-    remedied_at: datetime | None
-    remedied_by: str | None
-    requeued_as: int | None
-    dismissed_for: str | None
-    body_bytes: int
-    topic: str | None
-    group_key: str | None
-    fingerprint: str | None
-    output: Any
-    failure: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOutcome:
     """What became of message `id`; `result` is None while it is unfinished, `unknown` if this login does not see it.
 

@@ -10,7 +10,6 @@ from airflow_provider_pgqueue.core.client import (
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
     message_outcomes as message_outcomes,
-    search_archive as search_archive,
     search_messages as search_messages,
 )
 from airflow_provider_pgqueue.core.verbs.audit import (

@@ -61,7 +61,7 @@ def goes_on(conn: Connection, ids: list[int]) -> None:
     assert run(conn, verbs.publish("orders", 5, priority=9)) > max(ids)
     leased = run(conn, verbs.lease("orders", max_messages=10))
     assert [message.body for message in leased] == [5, 3, 4]
-    assert {row.id for row in run(conn, verbs.search_archive("orders"))} == set(ids[:2])
+    assert {id for (id,) in conn.execute("SELECT id FROM messages.archive_overview")} == set(ids[:2])
     end = run(conn, verbs.archive_log_end())["horizon"]
     (seen,) = conn.execute("SELECT sum(messages) FROM messages.split_archive_log(0, %s)", [end]).fetchone() or (0,)
     assert seen == 2
