@@ -263,6 +263,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/history/roll_up_history.sql
 \ir functions/history/roll_up_bucket.sql
 \ir functions/history/history_begins.sql
+\ir functions/history/sum_durations.sql
 \ir functions/history/history_steps.sql
 \ir functions/history/delete_old_history.sql
 \ir functions/history/duration_quantile.sql
