@@ -526,14 +526,12 @@ WORDS = [
 # What would run forever, for long or next to this process is bounded; nothing here removes the schema.
 BOUNDED: dict[str, list[str]] = {
     "tail": ["--no-follow"],
-    "stats": ["--refreshes", "1", "--interval", "1s"],
     "top": ["--once"],
     "worker": ["--until-empty", "--processes", "1"],
 }
 NEVER = {
     "uninstall": {"yes"},
     "tail": {"follow"},
-    "stats": {"refreshes", "interval"},
     "top": {"once", "refreshes", "interval"},
     "metrics": {"listen"},
     "worker": {"until_empty", "processes"},

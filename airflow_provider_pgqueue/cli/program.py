@@ -25,7 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "search": ("show", "Find messages by state, reference, topic, headers, cause and time, newest first."),
     "peek": ("peek", "Show unfinished messages without leasing them."),
     "tail": ("tail", "Print messages as they are archived."),
-    "stats": ("stats", "Show depth, ages and rates of each queue, once or live."),
+    "stats": ("stats", "Show depth, ages and rates of each queue; `pgqueue top` shows them live."),
     "top": ("top", "Show all queues live on the whole screen, with the history of the last half hour."),
     "metrics": ("metrics", "Print the metrics in the format of OpenMetrics, or serve them to Prometheus."),
     "workers": ("workers", "Show who leases messages now, for how long, and how fast each works."),
