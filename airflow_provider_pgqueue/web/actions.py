@@ -105,7 +105,7 @@ def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
         where = f", at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         fix = 'Write for example {"order": 7}, or "a text" in quotes.'
         raise InvalidMessage(f"the body is not JSON{where}", fix) from None
-    # As it was written: a number of Python would lose digits.
+    # The body stays as it was written: a number of Python would lose digits.
     return {"queue_name": name, "message": JsonText(form["body"]), "reference": dead.text(form, "reference")}
 
 
@@ -334,7 +334,7 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     finally:
         site.shared.forget()
     if rows is None and many and many.later:
-        # Not to the next part: if the first answer arrived, too, both would continue and take more than was asked for.
+        # Do not lead to the next part: if the first answer arrived too, both would go on, and take more than was asked.
         return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
     if rows is None:
         return _tell(request, path, done="again")

@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
 T = TypeVar("T")
 _MOST: Final = 500
-_PATIENCE: Final = 2.0  # seconds that one who asks waits for another, with a thread of the server
+_PATIENCE: Final = 2.0  # seconds that a request waits for another one, while it holds a thread of the server
 _KEPT_FAILURE: Final = 3.0
 
 
@@ -67,7 +67,7 @@ class Shared:
         return kept.value
 
     def forget(self) -> None:
-        """Look for every result again: somebody changed something."""
+        """Forget every result, because somebody changed something."""
         with self._lock:
             self._kept.clear()
 

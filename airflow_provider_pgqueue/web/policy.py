@@ -43,7 +43,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     written = _written(form, policy)
     if not written:
         raise InvalidArgument("nothing is changed", "Change a field, or go back.")
-    # All of them, and before any other error: the form that comes back knows the values of now.
+    # Name all of them, before any other error, because the form that comes back shows the current values.
     others = [
         f"{key} to {policy[key] or 'no limit'}"
         for key, text in written.items()

@@ -77,7 +77,7 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
 
 
 def _with_older(conn: Connection, name: str, dead: int, found: list[Row]) -> list[Row]:
-    """Return the causes of the time, or if nothing of that time is left, also those of what is dead from before."""
+    """Return the causes of the time, and if none of its messages is left, also those of messages that died before."""
     if not dead or any(cause["waiting"] for cause in found):
         return found
     older = part(conn, lambda: run(conn, verbs.dead_causes(name))[:_CAUSES])
