@@ -227,18 +227,17 @@ def test_all_that_somebody_else_changed_is_said_before_the_form_that_comes_back_
     assert "somebody changed max_leased to 9 and retention to 30d meanwhile" in send(client, path, form).text
 
 
-@pytest.mark.parametrize("action", ["requeue", "dismiss"])
 @pytest.mark.parametrize(
-    ("query", "places"),
+    ("action", "query", "places"),
     [
-        ("reference=b", [1]),
-        ("reference=b&result=rejected", []),
-        ("since=2020-01-02T00:00", [2, 3, 4]),
-        ("until=2020-01-02T00:00", [0, 1]),
-        ("since=2020-01-02T00:00:00&until=2020-01-04T00:00%2B00:00", [2, 3]),
-        ("since=2020-01-01T23:30-01:00", [2, 3, 4]),
-        ("reference=%20a%20", [0]),
-        ("", [0, 1, 2, 3, 4]),
+        ("requeue", "reference=b", [1]),
+        ("dismiss", "reference=b&result=rejected", []),
+        ("requeue", "since=2020-01-02T00:00", [2, 3, 4]),
+        ("dismiss", "until=2020-01-02T00:00", [0, 1]),
+        ("requeue", "since=2020-01-02T00:00:00&until=2020-01-04T00:00%2B00:00", [2, 3]),
+        ("requeue", "since=2020-01-01T23:30-01:00", [2, 3, 4]),
+        ("dismiss", "reference=%20a%20", [0]),
+        ("dismiss", "", [0, 1, 2, 3, 4]),
     ],
 )
 def test_what_a_filter_counts_is_what_is_done(
