@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final
@@ -87,11 +86,10 @@ def settings_of(conn: Connection, kinds: list[str]) -> Iterator[tuple[str, str]]
 
 
 def companies(walked: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Put some thirty values of different settings together, as a walk costs a second; what stops a verb is alone."""
+    """Put sixteen values of different settings together, as each session costs a second; what stops a verb is alone."""
     alone = [[setting] for setting in walked if setting[0] in MAY_END]
     others = [setting for setting in walked if setting[0] not in MAY_END]
-    most = max(Counter(name for name, _ in others).values())  # values of one setting, of which a session has one
-    number = max(most, len(others) // 32)
+    number = max(1, len(others) // 16)
     return alone + [others[place::number] for place in range(number)]
 
 
