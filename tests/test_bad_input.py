@@ -49,6 +49,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import translate
+from airflow_provider_pgqueue.decorators.pgqueue import PgQueueDecoratedOperator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -718,7 +719,7 @@ REFUSED: dict[str, list[Any]] = {
     "skip_if_pg_cron": NO_BOOLEAN,
     "wait_for_messages": NO_BOOLEAN,
     "trigger_dag_id": [5],
-    "conf": [[1], *UNSTORABLE],
+    "conf": [[1], {"pgqueue": 1}, *UNSTORABLE],
     "group_by": ["colour"],
     "on_failure": ["weep"],
     "on_conflict": ["weep"],
@@ -750,7 +751,8 @@ REFUSED: dict[str, list[Any]] = {
     "arguments": [[1], {"run_id": "x"}, {"run-id": "x"}, {"dsn": "x"}],
     "run_id": [""],
     "queues": [5, None, "Orders", [5], b"orders", [None], {"queue_name": "orders"}, [{"queue_nam": "x"}], [{}],
-               [{"queue_name": 5}], [{"queue_name": "a", "max": 1}]],
+               [{"queue_name": 5}], [{"queue_name": "a", "max": 1}],
+               [{"queue_name": "a", "max_depth": "x"}]],
     "grants": [[1], {"boss": "shop"}, {"publisher": 5}, {"publisher": [5]}, "publisher"],
     "queue_grants": [[1], {"orders": "shop"}, {"orders": {"own": "shop"}}, {1: {}}, {"orders": {"publish": None}}],
     "on_error": [5, {5: Retry}, {KeyError: 5}],
@@ -823,6 +825,22 @@ def test_each_bad_argument_is_named_where_it_is_written(kind: type[Any]) -> None
             ):
                 wrong.append(f"{given}: {type(raised).__name__} {said}")
     assert not wrong, "\n".join(wrong)
+
+
+def booleans() -> list[tuple[type[Any], str]]:
+    return [
+        (kind, name)
+        for kind in (*EVERY, PgQueueDecoratedOperator)
+        for name, one in own_arguments(kind).items()
+        if str(one.annotation).startswith("bool") and name != "multiple_outputs"
+    ]
+
+
+@pytest.mark.parametrize(("kind", "name"), booleans(), ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_a_text_is_no_boolean(kind: type[Any], name: str) -> None:
+    least = EVERY.get(kind, {"queue_name": "orders", "python_callable": handle})
+    with pytest.raises(InvalidArgument, match=f"^{name} is 'no'. Give True or False"):
+        kind(**least, **{"task_id": "t"} if issubclass(kind, QueueTask) else {}, **{name: "no"})
 
 
 def refused(parameters: dict[str, inspect.Parameter]) -> Iterator[dict[str, Any]]:

@@ -116,9 +116,13 @@ class ClosedQueue:
     paused: bool
 
     def __str__(self) -> str:
-        if self.paused:
-            return f"queue {self.queue_name!r} is paused: waiting until it is resumed"
-        return f"queue {self.queue_name!r} does not exist, or this login may not see it: waiting until it does"
+        return f"{self.problem}: waiting until it {'is resumed' if self.paused else 'does'}"
+
+    @property
+    def problem(self) -> str:
+        """Why nothing comes from the queue."""
+        why = "is paused" if self.paused else "does not exist, or this login may not see it"
+        return f"queue {self.queue_name!r} {why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

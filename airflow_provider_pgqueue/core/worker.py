@@ -47,7 +47,7 @@ class Bell:
 
     def ring(self) -> None:
         """Wake whoever waits, or whoever waits next."""
-        if self._rings.empty():  # of several at this time each may ring: that costs a look in vain
+        if self._rings.empty():  # of several at this time each may ring: that costs a look that finds nothing
             self._rings.put(None)
 
     def wait(self, seconds: float) -> None:

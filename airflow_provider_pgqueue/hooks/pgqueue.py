@@ -17,10 +17,12 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of
+from airflow_provider_pgqueue.core.consumer.intake import NEEDED
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
+from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 from airflow_provider_pgqueue.hooks.connection_id import CONNECTION_STRING, NAME_IT
@@ -47,6 +49,7 @@ class PgQueueHook(PostgresHook):
     hook_name = "PostgreSQL message queue"
     ignored_extra_options = PostgresHook.ignored_extra_options | {"listen_conn_id"}
     _version_checked = False
+    _may_consume = False
 
     # Connections ------------------------------------------------------------------------------------------------------
 
@@ -221,6 +224,9 @@ class PgQueueHook(PostgresHook):
         )
         with ExitStack() as stack:
             session = stack.enter_context(self._session(conn))
+            if not self._may_consume:
+                require(session, NEEDED, queue_name)
+                self._may_consume = True
             messages = run(session, statement)
             # The session outlives this call only where there is something to hold.
             opened = stack.pop_all() if messages else ExitStack()

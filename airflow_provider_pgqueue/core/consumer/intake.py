@@ -27,10 +27,13 @@ from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json, release
 
 log = logging.getLogger(__name__)
 
+NEEDED: Final = ("lease", "lease_policy", "extend", "archive", "release")
+"""The functions that a consumer calls."""
 _POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is noticed
 _AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
 _VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
@@ -68,6 +71,11 @@ class Intake:
         """The token of the messages that somebody got to know last, and gives back after an exception."""
         self._policy: LeasePolicy | None = None
         self._policy_ends = 0.0
+
+    def prepare(self) -> None:
+        """Find out, before anything is leased, that the login may do all that a consumer does."""
+        if self._policy is None:
+            require(self.conn, NEEDED, self._queue_name)
 
     @property
     def policy(self) -> LeasePolicy:

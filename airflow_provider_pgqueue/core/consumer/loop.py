@@ -130,6 +130,7 @@ class Consumer:
         breaker = breaker or Breaker(self.queue_name, self.give_up_after)
         left = inf if max_messages is None else max_messages
         said = time.monotonic()
+        intake.prepare()
         own = closing(Renewal()) if renewal is None else renewal.borrowed()
         with own as renewal:
             try:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack, cast
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, ids_or_duplicates, one, to_json
+from airflow_provider_pgqueue.core.client import Statement, all_to_json, ids_or_duplicates, one, to_json
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
@@ -115,7 +115,7 @@ def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[Batc
         if isinstance(values := options.get(name), Iterable) and not isinstance(values, str):
             options[name] = list(values)
     argument.check({**options, "queue_name": queue_name}, _RULES)
-    return publish_texts(queue_name, [to_json(body) for body in bodies], **options)
+    return publish_texts(queue_name, list(all_to_json(bodies)), **options)
 
 
 def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[BatchOptions]) -> Statement[list[int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypedDict, Unpack
+from datetime import timedelta
+from typing import Any, Final, TypedDict, Unpack, get_args, get_type_hints
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
@@ -45,15 +46,31 @@ class Policy(TypedDict, total=False):
     handler_timeout: Duration | None
 
 
+def _rule_of(hint: Any) -> argument.Rule:
+    """Return the rule for a type; the database judges the value."""
+    kinds = get_args(hint)
+    if timedelta in kinds:
+        # PostgreSQL also reads a text, such as '5 minutes'.
+        return lambda value: None if value is None or isinstance(value, str) else argument.timed(value)
+    rule = argument.truth if bool in kinds else argument.whole(0, 2**31 - 1) if int in kinds else argument.any_text
+    return argument.optional(rule)
+
+
+POLICY_RULES: Final = {name: _rule_of(hint) for name, hint in get_type_hints(Policy).items()}
+"""What the database would refuse without naming the argument."""
+
+
 def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
     """Create a queue and return True; return False, and change nothing, if it exists."""
     argument.check_names("create_queue", policy, Policy.__annotations__)
+    argument.check(policy, POLICY_RULES)
     return Statement("create_queue", {"queue_name": queue_name, **policy}, one)
 
 
 def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
     """Change the policy of a queue, also for the messages that wait already; None keeps a value."""
     argument.check_names("alter_queue", policy, Policy.__annotations__)
+    argument.check(policy, POLICY_RULES)
     return Statement("alter_queue", {"queue_name": queue_name, **policy}, nothing)
 
 
@@ -108,7 +125,7 @@ def ready_queues(
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
-    """Return the names among these for which one would wait in vain: unknown to the session, or of a paused queue."""
+    """Return the names among these for which nobody should wait: unknown to the session, or of a paused queue."""
     return Statement(
         "closed_queues", {"queue_names": list(queue_names)}, list_of(ClosedQueue), {"queue_names": "text[]"}
     )

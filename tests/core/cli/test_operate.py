@@ -118,6 +118,19 @@ def test_requeue_says_what_it_left_out(pgqueue: Pgqueue, conn: Connection, queue
     assert "left out" not in pgqueue("requeue", "orders").out
 
 
+def test_ids_that_no_dead_message_has_are_refused_and_what_was_remedied_is_said(
+    pgqueue: Pgqueue, conn: Connection, orders: str
+) -> None:
+    first, second = dead(conn)
+    for command in (["requeue"], ["dismiss", "--reason", "no", "--yes"]):
+        refused = pgqueue(*command, "--id", str(first), "--id", "999999")
+        assert (refused.status, dead(conn)) == (1, [first, second])
+        assert "no dead message has the id 999999. Nothing was changed" in refused.err
+    pgqueue("requeue", "--id", str(first))
+    again = pgqueue("requeue", "--id", str(first), "--id", str(second))
+    assert again.out.endswith(f"requeued 1 message of those that were named; requeued or dismissed before: {first}.\n")
+
+
 def test_the_list_of_a_group_is_the_bare_command(pgqueue: Pgqueue) -> None:
     for group in ("queues", "schedules"):
         assert f"'pgqueue {group}' alone lists them" in pgqueue(group, "list").err
