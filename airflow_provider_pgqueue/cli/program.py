@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "repair": ("repair", "Repair dead messages with a Python function."),
     "dismiss": ("dead_messages", "Dismiss dead messages: nothing more is done about them."),
     "cancel": ("cancel", "Archive messages of a queue as cancelled."),
+    "change": ("change", "Change priority, time or body of waiting messages."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "export": ("export", "Export the completed partitions of the archive to Parquet."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),

@@ -54,7 +54,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
             f"somebody changed {' and '.join(others)} meanwhile",
             "Nothing of this form was done. Send it again if what you wrote is still right.",
         )
-    return {"queue_name": name} | {key: _value(key, text) for key, text in written.items()}
+    return {"queue_name": name} | {key: value(key, text) for key, text in written.items()}
 
 
 def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
@@ -83,10 +83,11 @@ def _as_text(value: Any) -> str:
     return "".join(parts + ([f"{seconds:g}s"] if seconds or not parts else []))
 
 
-def _value(key: str, text: str) -> Any:
+def value(key: str, text: str) -> Any:
+    """Return what was written in a field as a verb takes it; InvalidArgument if it cannot be that."""
     if key in _CHOICES:
         return text
-    if key in _DURATIONS:
+    if key in (*_DURATIONS, "delay"):
         try:
             return f"{parse_duration(text or '0').total_seconds()} seconds"
         except ValueError as error:

@@ -59,7 +59,9 @@ from airflow_provider_pgqueue.core.verbs.history import (
 )
 from airflow_provider_pgqueue.core.verbs.lease import (
     archive as archive,
+    Change as Change,
     cancel as cancel,
+    change as change,
     consume as consume,
     end_named_leases as end_named_leases,
     extend as extend,

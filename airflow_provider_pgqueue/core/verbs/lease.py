@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
+from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import (
     ZERO,
     JsonText,
@@ -159,6 +161,32 @@ def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) 
     """
     arguments = {"queue_name": queue_name, "ids": list(ids), "reason": reason}
     return Statement("cancel", arguments, ids_of, {"ids": "bigint[]"})
+
+
+class Change(TypedDict, total=False):
+    """What is changed of a message; what is left out stays as it is.
+
+    - `priority`: from 0 to 9.
+    - `delay`, `visible_at`: it is not leased before; a `delay` of 0 ends one.
+    - `body`: what its handler gets. None is a body, too.
+    """
+
+    priority: int | None
+    delay: Duration | None
+    visible_at: datetime | None
+    body: Any
+
+
+def change(queue_name: str, ids: Collection[int], **to: Unpack[Change]) -> Statement[list[int]]:
+    """Change messages while they wait, and return the ids of those; what is leased or finished is left as it is.
+
+    A message keeps its place in the order, and does not overtake others of its group.
+    """
+    argument.check_names("change", to, Change.__annotations__)
+    arguments: dict[str, Any] = {"queue_name": queue_name, "ids": list(ids), **to}
+    if "body" in arguments:
+        arguments["message"] = to_json(arguments.pop("body"))
+    return Statement("change", arguments, ids_of, {"ids": "bigint[]", "message": "jsonb"})
 
 
 def workers(queue_name: str | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:

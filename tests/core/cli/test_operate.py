@@ -188,6 +188,25 @@ def test_nothing_is_requeued_or_dismissed_that_nobody_named(
     assert len(dead(conn)) == 2
 
 
+def test_what_waits_is_changed_and_what_is_leased_is_named(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    queue("mail")
+    ids = run(conn, verbs.publish_batch("mail", [1, 2]))
+    run(conn, verbs.lease("mail"))
+    given = ["change", "mail", *map(str, ids), "--priority", "8", "--delay", "1h"]
+    assert pgqueue(*given).out == f"changed 1 message of mail. Leased or finished: {ids[0]}.\n"
+    assert pgqueue("change", "mail", str(ids[1]), "--body", "1.10", "--json").json == {
+        "queue_name": "mail",
+        "changed": ids[1:],
+        "left_out": [],
+    }
+    rows = conn.execute(
+        "SELECT message::text, priority, visible_at > clock_timestamp() FROM messages.message ORDER BY id"
+    ).fetchall()
+    assert rows == [("1", 4, False), ("1.10", 8, True)]
+    for wrong in ([], ["--body", "{"], ["--priority", "12"], ["--delay", "soon"]):
+        assert pgqueue("change", "mail", str(ids[1]), *wrong).status in (1, 2), wrong
+
+
 def test_workers_and_causes_are_shown(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
     holders = pgqueue("workers", "--json").json["workers"]
     assert [row["leased"] for row in holders if row["worker"] == "packer"] == [1]
@@ -355,6 +374,7 @@ WALK: dict[str, list[str]] = {
     "workers": [],
     "worker": ["json:dumps", "--queue", "orders", "--until-empty"],
     "cancel": ["orders", "1"],
+    "change": ["orders", "1", "--priority", "9"],
     "dead": [],
     "causes": [],
     "requeue": ["orders"],

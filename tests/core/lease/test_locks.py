@@ -154,6 +154,7 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
             run(session, verbs.release_held_by("orders", "gone"))
         else:
             run(session, verbs.release_messages("orders", ids))
+            run(session, verbs.change("orders", ids, priority=5, body=0))
             run(session, verbs.cancel("orders", ids[:50]))
 
     for _ in range(6):
@@ -219,6 +220,7 @@ REQUEST = f"SELECT messages.audited('ann', 'pause_queue', '{{\"queue_name\": \"o
         (EXTEND, "SELECT messages.release_held_by('orders', 'work')"),
         (EXTEND, "SELECT messages.release_messages('orders', ARRAY(SELECT id FROM messages.message))"),
         (EXTEND, "SELECT messages.cancel('orders', ARRAY(SELECT id FROM messages.message))"),
+        (EXTEND, "SELECT messages.change('orders', ARRAY(SELECT id FROM messages.message), 9)"),
         ("SELECT messages.stage_publish('job')", "SELECT messages.stage_publish('job')"),
         ("SELECT messages.stage_publish('job')", f"SELECT messages.publish_staged('job', 'run', {STAGED}, 'orders')"),
         ("SELECT messages.begin_run('run', 'drain')", "SELECT messages.begin_run('run', 'drain')"),
