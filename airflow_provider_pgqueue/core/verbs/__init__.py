@@ -66,6 +66,8 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     lease as lease,
     lease_named as lease_named,
     once as once,
+    record_step as record_step,
+    recorded_steps as recorded_steps,
     release as release,
     release_held_by as release_held_by,
     release_messages as release_messages,

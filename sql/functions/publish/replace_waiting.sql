@@ -9,7 +9,7 @@ DECLARE
 BEGIN
     UPDATE messages.message_rows m
        SET message = replace_waiting.message, headers = replace_waiting.headers, reference = replace_waiting.reference,
-           topic = replace_waiting.topic, expires_at = replace_waiting.expires_at,
+           topic = replace_waiting.topic, expires_at = replace_waiting.expires_at, steps = NULL,
            -- What waits behind others of its group stays there.
            visible_at = CASE WHEN m.visible_at = 'infinity' THEN m.visible_at ELSE replace_waiting.visible_at END,
            due_at = CASE WHEN m.visible_at = 'infinity' THEN replace_waiting.visible_at END

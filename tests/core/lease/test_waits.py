@@ -96,6 +96,8 @@ CALLS = {
     "publish_staged": f"SELECT messages.publish_staged('job', 'staged', {STAGED}, 'orders')",
     "publish_topic": "SELECT messages.publish_topic('a.b', '1')",
     "purge_queue": "SELECT messages.purge_queue('orders')",
+    "record_step": "SELECT messages.record_step((SELECT token FROM given WHERE what = 'live'),"
+    " (SELECT ids[1] FROM given WHERE what = 'live'), 'a', '1')",
     "record_task_failure": f"SELECT messages.record_task_failure({RUN}, 'task', '{{\"error\": \"E\"}}')",
     "record_triage_causes": "SELECT messages.record_triage_causes('run', '[]')",
     "release": f"SELECT messages.release({LIVE})",
