@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "repair": ("repair", "Repair dead messages with a Python function."),
     "dismiss": ("dead_messages", "Dismiss dead messages: nothing more is done about them."),
     "cancel": ("cancel", "Archive messages of a queue as cancelled."),
+    "close-batch": ("batches", "Say that all messages of a batch are published, so that its end is too."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "export": ("export", "Export the completed partitions of the archive to Parquet."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),
@@ -55,7 +56,9 @@ class _LazyGroup(SuggestingGroup):
         if name not in COMMANDS:
             return None
         module, _ = COMMANDS[name]
-        command: click.Command = getattr(importlib.import_module(f"airflow_provider_pgqueue.cli.{module}"), name)
+        command: click.Command = getattr(
+            importlib.import_module(f"airflow_provider_pgqueue.cli.{module}"), name.replace("-", "_")
+        )
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

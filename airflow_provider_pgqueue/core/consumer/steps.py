@@ -28,6 +28,10 @@ class Steps:
         self._kept: dict[int, dict[str, Any]] = {}
         self._begun: set[tuple[int, str]] = set()
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Let a message be sent to another process, where no lease holds it."""
+        return type(None), ()
+
     def run(self, id_: int, name: str, function: Callable[[], Any]) -> Any:
         """Do what `Message.step` promises."""
         with self._step(id_, name) as kept:

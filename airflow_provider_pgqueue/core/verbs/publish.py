@@ -135,6 +135,31 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
     return Statement("publish_deduplicated", arguments, ids_or_duplicates, _BATCH_TYPES)
 
 
+def close_batch(
+    queue_name: str,
+    batch: str,
+    into_queue: str,
+    *,
+    expected: int | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> Statement[bool]:
+    """Say that all messages of a queue whose header `batch` is this are published: their end becomes a message.
+
+    When none of them is unfinished, and at least `expected` have ended, one message with the numbers of their results
+    is published to `into_queue`. Returns False if the batch had ended, in the last 30 days: that changes nothing.
+    Messages of a transaction that is still open are not known: close in the transaction that publishes, or give
+    `expected`.
+    """
+    arguments = {
+        "queue_name": queue_name,
+        "batch": batch,
+        "into_queue": into_queue,
+        "expected": expected,
+        "headers": None if headers is None else to_json(headers),
+    }
+    return Statement("close_batch", arguments, one, {"headers": "jsonb"})
+
+
 def _as_batch(options: Options) -> BatchOptions:
     """Return the options of one message as those of a batch of one."""
     many = {"reference": "references", "topic": "topics", "group_key": "group_keys", "dedup_key": "dedup_keys"}

@@ -21,6 +21,7 @@ BEGIN
     PERFORM FROM messages.topic_binding b WHERE b.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.depth d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
+    PERFORM FROM messages.batch b WHERE b.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.queue_grant g WHERE g.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     DELETE FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";
     GET DIAGNOSTICS deleted = ROW_COUNT;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import subprocess
 import sys
 import weakref
@@ -456,6 +457,15 @@ def test_a_message_that_no_lease_holds_has_no_steps(conn: Connection, one: int) 
     Lease(conn, [message], lease_for=MINUTE)
     with pytest.raises(InvalidArgument, match=r"the lease of the message is gone\. Keep the Lease"):
         message.step("a", pytest.fail)
+
+
+def test_a_message_goes_to_another_process_without_its_lease(conn: Connection, one: int) -> None:
+    (message,) = run(conn, verbs.lease("orders"))
+    with Lease(conn, [message], lease_for=MINUTE):
+        sent = pickle.loads(pickle.dumps(message))
+    assert (sent.id, sent.body) == (one, message.body)
+    with pytest.raises(InvalidArgument, match="no lease of this process holds message 1"):
+        sent.step("a", pytest.fail)
 
 
 def test_the_bodies_of_a_batch_go_with_it_and_not_when_python_looks_for_cycles(conn: Connection, one: int) -> None:

@@ -57,6 +57,7 @@ CALLS = {
     "begin_run": "SELECT messages.begin_run('run', 'drain')",
     "bind_topic": "SELECT messages.bind_topic('orders', 'b.*')",
     "cancel": "SELECT messages.cancel('orders', (SELECT ids FROM given WHERE what = 'live'))",
+    "close_batch": "SELECT messages.close_batch('orders', 'monday', 'other')",
     "consume": "SELECT messages.consume('orders')",
     "create_queue": "SELECT messages.create_queue('new')",
     "dismiss": f"SELECT messages.dismiss({DEAD}, 'done')",
