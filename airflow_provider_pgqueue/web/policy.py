@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -18,7 +19,12 @@ Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 _DURATIONS: Final = ("lease_for", "backoff_first", "backoff_max", "handler_timeout", "retention", "dedup_window")
 _NUMBERS: Final = ("max_attempts", "max_leased", "max_depth", "max_body_bytes")
-_CHOICES: Final = {"notify": ("always", "gated", "off"), "on_dead_head": ("block", "skip")}
+_CHOICES: Final = {
+    "fair_by": ("", "group", "topic"),
+    "notify": ("always", "gated", "off"),
+    "on_dead_head": ("block", "skip"),
+}
+_TEXTS: Final = ("weights",)
 
 
 def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
@@ -66,13 +72,15 @@ def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
 def _texts(conn: Connection, name: str) -> dict[str, str]:
     run(conn, verbs.status(name))  # raises for an unknown queue
     (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
-    return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_CHOICES)}
+    return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_TEXTS, *_CHOICES)}
 
 
 def _as_text(value: Any) -> str:
     """Return a value as the form shows it and takes it back: durations as 1h30m."""
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, timedelta):
         return str(value)
     seconds = value.total_seconds()
@@ -86,6 +94,11 @@ def _as_text(value: Any) -> str:
 def _value(key: str, text: str) -> Any:
     if key in _CHOICES:
         return text
+    if key in _TEXTS:
+        try:
+            return json.loads(text or "{}")
+        except (ValueError, RecursionError):
+            raise InvalidArgument(f"{key} is not JSON", 'Give {"key": weight}; leave it empty for 1 each.') from None
     if key in _DURATIONS:
         try:
             return f"{parse_duration(text or '0').total_seconds()} seconds"

@@ -13,6 +13,8 @@ CREATE TABLE messages.queue (
     notify           text        NOT NULL DEFAULT 'always' CHECK (notify IN ('always', 'gated', 'off')),
     on_dead_head     text        NOT NULL DEFAULT 'block' CHECK (on_dead_head IN ('block', 'skip')),
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
+    fair_by          text        CHECK (fair_by IN ('group', 'topic')),
+    weights          jsonb       CHECK (jsonb_typeof(weights) = 'object'),
     max_leased       integer     CHECK (max_leased >= 1),
     max_depth        bigint      CHECK (max_depth >= 1),
     look_due         regclass,
@@ -32,6 +34,8 @@ COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finish
 COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: one uncommitted publisher at a time rings; off: consumers poll.';
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
+COMMENT ON COLUMN messages.queue.fair_by IS 'What messages take turns by: group (group_key) or topic (its first word), unless a header fair_key says otherwise; NULL for the order of publishing.';
+COMMENT ON COLUMN messages.queue.weights IS 'How many messages a turn of a key has, {"key": number}; 1 for keys that are missing.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
@@ -100,6 +104,7 @@ CREATE TABLE messages.message (
     due_at          timestamptz,
     topic           text,
     group_key       text,
+    fair_key        text,
     last_error      text,
     PRIMARY KEY (id)
 ) PARTITION BY LIST (id);
@@ -118,6 +123,8 @@ CREATE INDEX message_order_idx ON messages.message_rows (queue_name, priority DE
 CREATE INDEX message_reference_idx ON messages.message_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
 -- What waits behind others of its group has a visible_at of infinity and lies at the end of the group.
 CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
+-- The last place that a key has in a lane, whether it waits there, is delayed, or waits behind others of its group.
+CREATE INDEX message_fair_idx ON messages.message_rows (queue_name, fair_key, priority, coalesce(due_at, visible_at)) WHERE fair_key IS NOT NULL;
 COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
 COMMENT ON COLUMN messages.message.id IS 'The id forever: the archive keeps it.';
@@ -139,6 +146,7 @@ COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, which it takes again at the end of a delay, or when it no longer waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
+COMMENT ON COLUMN messages.message.fair_key IS 'The key whose turn it takes, in a queue with fair_by; "" for messages without one. NULL: it was published without turns.';
 COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters; a text without a class begins with a space. NULL if no attempt failed so far.';
 
 CREATE TABLE messages.timer (

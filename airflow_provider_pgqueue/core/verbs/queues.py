@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TypedDict, Unpack
+from collections.abc import Collection, Mapping
+from typing import Any, TypedDict, Unpack
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
@@ -18,6 +18,9 @@ class Policy(TypedDict, total=False):
     - `lease_for`: length of a lease if the consumer gives none.
     - `notify`: whether publishing rings: `always`, `gated` or `off`.
     - `max_body_bytes`: size of the largest body.
+    - `fair_by`: messages of one priority are leased in turns, one of each key: the `group` or the first word of the
+      `topic`, unless a header `fair_key` says otherwise.
+    - `weights`: how many messages a turn of a key has, from 1 to 32; 1 for a key that is missing.
     - `paused`: nothing is leased; publishing continues.
     - `backoff_first`, `backoff_max`: the pause after the first failure doubles with each further one up to the maximum.
     - `dedup_window`: how long a dedup key is remembered.
@@ -27,13 +30,16 @@ class Policy(TypedDict, total=False):
 
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
-    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `max_depth` and `handler_timeout`.
+    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `max_depth` and `handler_timeout`, an empty
+    text removes `fair_by`, and an empty object `weights`.
     """
 
     max_attempts: int | None
     lease_for: Duration | None
     notify: str | None
     max_body_bytes: int | None
+    fair_by: str | None
+    weights: Mapping[str, int] | None
     paused: bool | None
     backoff_first: Duration | None
     backoff_max: Duration | None
@@ -48,13 +54,18 @@ class Policy(TypedDict, total=False):
 def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
     """Create a queue and return True; return False, and change nothing, if it exists."""
     argument.check_names("create_queue", policy, Policy.__annotations__)
-    return Statement("create_queue", {"queue_name": queue_name, **policy}, one)
+    return Statement("create_queue", _arguments(queue_name, policy), one, {"weights": "jsonb"})
 
 
 def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
     """Change the policy of a queue, also for the messages that wait already; None keeps a value."""
     argument.check_names("alter_queue", policy, Policy.__annotations__)
-    return Statement("alter_queue", {"queue_name": queue_name, **policy}, nothing)
+    return Statement("alter_queue", _arguments(queue_name, policy), nothing, {"weights": "jsonb"})
+
+
+def _arguments(queue_name: str, policy: Policy) -> dict[str, Any]:
+    weights = policy.get("weights")
+    return {"queue_name": queue_name, **policy, "weights": None if weights is None else to_json(weights)}
 
 
 def pause_queue(queue_name: str) -> Statement[None]:

@@ -30,7 +30,8 @@ AS $$
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics,
                bool_or(oldest.group_key IS NOT NULL) AS grouped FROM (
-            SELECT m.visible_at, m.topic, m.group_key FROM messages.message_rows m
+            SELECT greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END) AS visible_at, m.topic, m.group_key
+              FROM messages.message_rows m
              WHERE m.queue_name = p.queue_name AND m.priority = p.priority
                AND m.visible_at >= mark.from_at AND m.visible_at <= moment
                AND m.lock_expires_at IS NULL

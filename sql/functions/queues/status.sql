@@ -33,7 +33,8 @@ BEGIN
           LEFT JOIN (
             SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
                    count(*) FILTER (WHERE m.visible_at > moment AND coalesce(m.lock_expires_at <= moment, true)) AS delayed,
-                   min(m.visible_at) FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true)) AS oldest
+                   min(greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END))
+                       FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true)) AS oldest
               FROM messages.message_rows m WHERE m.queue_name = ANY (names) GROUP BY m.queue_name) m ON m.queue_name = q.queue_name
          WHERE q.queue_name = ANY (names)
          ORDER BY q.queue_name;
@@ -49,10 +50,11 @@ BEGIN
             SELECT count(*) AS depth,
                    count(*) FILTER (WHERE walked.lock_expires_at > moment) AS leased,
                    count(*) FILTER (WHERE walked.visible_at > moment AND coalesce(walked.lock_expires_at <= moment, true)) AS delayed,
-                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest,
+                   min(greatest(walked.visible_at, CASE WHEN walked.fair_key IS NOT NULL THEN walked.created_at END))
+                       FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest,
                    -- What comes after the last that is counted is delayed, if that one is.
                    (array_agg(walked.visible_at > moment))[count_up_to + 1] AS rest_is_delayed
-              FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
+              FROM (SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
                      ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to + 1) walked) m
          CROSS JOIN LATERAL (
             SELECT count(*) AS dead FROM (
@@ -65,8 +67,8 @@ BEGIN
                CASE WHEN c.depth <= count_up_to THEN c.oldest ELSE least(c.oldest, (
                    SELECT min(first.visible_at) FROM messages.lane p
                     CROSS JOIN LATERAL (
-                       SELECT walked.visible_at FROM (
-                           SELECT m.visible_at, m.lock_expires_at FROM messages.message_rows m
+                       SELECT greatest(walked.visible_at, CASE WHEN walked.fair_key IS NOT NULL THEN walked.created_at END) AS visible_at FROM (
+                           SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m
                             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
                             ORDER BY m.visible_at LIMIT count_up_to) walked
                         WHERE coalesce(walked.lock_expires_at <= moment, true) LIMIT 1) first
