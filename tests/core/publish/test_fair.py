@@ -176,10 +176,8 @@ def test_however_messages_are_published_their_keys_take_turns(conn: Connection, 
     topics = ["a.1"] * 40 + ["b.1"] * 5 + ["c.1"] * 5
     bodies = [topic[0] for topic in topics]
     if way == "insert":
-        insert = (
-            "INSERT INTO messages.message (queue_name, message, topic) SELECT 'orders', to_jsonb(b), t FROM " + ROWS
-        )
-        conn.execute(insert, [bodies, topics])
+        insert = "INSERT INTO messages.message (queue_name, message, topic) SELECT 'orders', to_jsonb(b), t FROM {}"
+        conn.execute(sql.SQL(insert).format(ROWS), [bodies, topics])
     elif way == "batch":
         run(conn, verbs.publish_batch("orders", bodies, topics=topics))
     elif way == "deduplicated":

@@ -38,6 +38,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "blocks": {"max_attempts": 3},
     "skips": {"max_attempts": 2, "on_dead_head": "skip", "max_leased": 2},
     "short": {"max_attempts": 1, "max_depth": 4, "notify": "gated"},
+    "turns": {"max_attempts": 3, "fair_by": "group"},
 }
 BINDINGS = {"blocks": "x.#", "short": "*.y"}
 REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
@@ -138,6 +139,8 @@ class Verbs(RuleBasedStateMachine):
         return blocks and any((dead.queue, dead.group) == (item.queue, item.group) for dead in self.dead())
 
     def add(self, item: Item) -> None:
+        # Where keys take turns, another key may be first.
+        item.in_line = item.in_line and "fair_by" not in QUEUES[item.queue]
         self.live[item.id] = item
 
     def finish(self, item: Item, result: str) -> None:
