@@ -44,6 +44,11 @@ _POLICY = (
     ),
     click.option("--max-leased", type=int, help="How many messages may be leased at the same time; 0 for no limit."),
     click.option(
+        "--max-leased-per-group",
+        type=int,
+        help="How many messages of one group may be leased at the same time; only 1 keeps their order.",
+    ),
+    click.option(
         "--handler-timeout",
         type=duration,
         help="How long a function may take for a message before its lease is no longer renewed; 0 for no limit.",
@@ -69,6 +74,7 @@ _DEFAULTS: Final = {
     "retention": "forever",
     "max_depth": "no limit",
     "max_leased": "no limit",
+    "max_leased_per_group": "1",
     "handler_timeout": "no limit",
     "on_dead_head": "block",
     "dedup_window": "1d",

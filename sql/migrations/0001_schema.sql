@@ -14,6 +14,7 @@ CREATE TABLE messages.queue (
     on_dead_head     text        NOT NULL DEFAULT 'block' CHECK (on_dead_head IN ('block', 'skip')),
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
     max_leased       integer     CHECK (max_leased >= 1),
+    max_leased_per_group integer NOT NULL DEFAULT 1 CHECK (max_leased_per_group >= 1),
     max_depth        bigint      CHECK (max_depth >= 1),
     look_due         regclass,
     lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
@@ -33,6 +34,7 @@ COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: 
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
+COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at once. Their order is kept with 1.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that only whoever may read this table can compute them.';
@@ -138,7 +140,7 @@ COMMENT ON COLUMN messages.message.headers IS 'Metadata next to the body.';
 COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, which it takes again at the end of a delay, or when it no longer waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
-COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
+COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published; or as many at once as max_leased_per_group of the queue says.';
 COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters; a text without a class begins with a space. NULL if no attempt failed so far.';
 
 CREATE TABLE messages.timer (

@@ -24,7 +24,7 @@ class Policy(TypedDict, total=False):
     - `retention`: how long the archive keeps messages.
     - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
     - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
-
+    - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
     In `alter_queue` zero removes the limit of `retention`, `max_leased`, `max_depth` and `handler_timeout`.
@@ -41,6 +41,7 @@ class Policy(TypedDict, total=False):
     retention: Duration | None
     on_dead_head: str | None
     max_leased: int | None
+    max_leased_per_group: int | None
     max_depth: int | None
     handler_timeout: Duration | None
 

@@ -11,6 +11,7 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     retention       interval DEFAULT NULL,
     on_dead_head    text     DEFAULT NULL,
     max_leased      integer  DEFAULT NULL,
+    max_leased_per_group integer DEFAULT NULL,
     max_depth       bigint   DEFAULT NULL,
     handler_timeout interval DEFAULT NULL
 ) RETURNS void
@@ -24,15 +25,16 @@ DECLARE
         'max_attempts', alter_queue.max_attempts, 'lease_for', alter_queue.lease_for, 'notify', alter_queue.notify,
         'max_body_bytes', alter_queue.max_body_bytes, 'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
         'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
-        'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased, 'max_depth', alter_queue.max_depth,
+        'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
+        'max_leased_per_group', alter_queue.max_leased_per_group, 'max_depth', alter_queue.max_depth,
         'handler_timeout', alter_queue.handler_timeout));
 BEGIN
     PERFORM messages.check_policy(alter_queue.max_attempts, alter_queue.lease_for, alter_queue.notify,
                                   alter_queue.max_body_bytes, alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
-                                  alter_queue.max_leased, alter_queue.max_depth, alter_queue.handler_timeout);
+                                  alter_queue.max_leased, alter_queue.max_leased_per_group, alter_queue.max_depth, alter_queue.handler_timeout);
     BEGIN
-        IF alter_queue.on_dead_head = 'skip' THEN                  -- in the order of drop_queue
+        IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group > 1 THEN                  -- in the order of drop_queue
             LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;
         END IF;
         SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
@@ -58,11 +60,12 @@ BEGIN
            retention       = nullif(coalesce(alter_queue.retention, q.retention), '0'),
            on_dead_head    = coalesce(alter_queue.on_dead_head, q.on_dead_head),
            max_leased      = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
+           max_leased_per_group = coalesce(alter_queue.max_leased_per_group, q.max_leased_per_group),
            max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
-    IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' THEN
+    IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
         PERFORM messages.free_group_heads(alter_queue.queue_name);
     END IF;
     IF NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = alter_queue.queue_name COLLATE "default") THEN
@@ -72,5 +75,5 @@ BEGIN
                                                  ELSE 'alter_queue' END, alter_queue.queue_name, given, NULL);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, integer, bigint, interval) IS
     'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

@@ -9,6 +9,7 @@ CREATE OR REPLACE FUNCTION messages.check_policy(
     retention       interval,
     on_dead_head    text,
     max_leased      integer,
+    max_leased_per_group integer,
     max_depth       bigint,
     handler_timeout interval
 ) RETURNS void
@@ -23,6 +24,7 @@ BEGIN
     PERFORM messages.check_duration('dedup_window', dedup_window, '1 second', '366 days');
     PERFORM messages.check_duration('retention', retention, '0', '100 years');
     PERFORM messages.check_number('max_leased', max_leased, 0, 1000000);
+    PERFORM messages.check_number('max_leased_per_group', max_leased_per_group, 1, 10000);
     PERFORM messages.check_number('max_depth', max_depth, 0, 1000000000000);
     PERFORM messages.check_duration('handler_timeout', handler_timeout, '0', '30 days');
     IF notify NOT IN ('always', 'gated', 'off') THEN
@@ -34,5 +36,5 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give block or skip.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, bigint, interval) IS
+COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, integer, bigint, interval) IS
     'Raises PQ004 for a policy value out of range; NULL means not given.';
