@@ -62,6 +62,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/check_outcomes.sql
 \ir functions/lease/lease_again.sql
 \ir functions/lease/leases_left.sql
+\ir functions/lease/rate_left.sql
+\ir functions/lease/spend_rate.sql
 
 -- Lanes and their marks: where a lease looks, and what makes it look elsewhere
 \ir functions/lanes/look.sql

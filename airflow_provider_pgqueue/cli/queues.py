@@ -49,6 +49,11 @@ _POLICY = (
         help="How many messages of one group may be leased at the same time; only 1 keeps their order.",
     ),
     click.option(
+        "--rate-limit", type=int, help="How many leases may begin in a period, evenly spread; 0 for no limit."
+    ),
+    click.option("--rate-period", type=duration, help="The period of --rate-limit."),
+    click.option("--rate-burst", type=int, help="How many leases may begin at once after a pause."),
+    click.option(
         "--handler-timeout",
         type=duration,
         help="How long a function may take for a message before its lease is no longer renewed; 0 for no limit.",
@@ -75,6 +80,9 @@ _DEFAULTS: Final = {
     "max_depth": "no limit",
     "max_leased": "no limit",
     "max_leased_per_group": "1",
+    "rate_limit": "no limit",
+    "rate_period": "1s",
+    "rate_burst": "1",
     "handler_timeout": "no limit",
     "on_dead_head": "block",
     "dedup_window": "1d",

@@ -47,8 +47,8 @@ _JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, se
 ZONED: Final = "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC)."
 DURATIONS: Final = {
     "audit_for", "backoff_first", "backoff_max", "days_for", "dedup_window", "delay", "expires_in", "handler_timeout",
-    "held_for", "hours_for", "lease_for", "minutes_for", "older_than", "period", "retention", "retry_after", "step",
-    "waiting_for",
+    "held_for", "hours_for", "lease_for", "minutes_for", "older_than", "period", "rate_period", "retention",
+    "retry_after", "step", "waiting_for",
 }  # fmt: skip
 """The arguments of verbs that are durations."""
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

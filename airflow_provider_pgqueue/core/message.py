@@ -96,7 +96,7 @@ class DeadMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyQueue:
-    """A queue with messages to lease now (`ready`, counted up to a bound) or when a delay or lease ends (`next_in`).
+    """A queue with messages to lease now (`ready`, counted up to a bound) or later (`next_in`).
 
     `topics` are up to twenty different ones of those that were counted.
     """
@@ -165,12 +165,14 @@ class QueueStatus:
 class LeasePolicy:
     """How long a lease of a queue lasts, and how long a handler may take for a message; None is forever.
 
-    `counts_leases` says whether the queue has a max_leased, so that its consumers lease one after another.
+    `counts_leases` says whether the queue has a max_leased, so that its consumers lease one after another, and
+    `limits_rate` whether it has a rate_limit, so that its consumers look again when the next lease may begin.
     """
 
     lease_for: timedelta
     handler_timeout: timedelta | None
     counts_leases: bool = False
+    limits_rate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

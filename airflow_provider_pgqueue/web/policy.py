@@ -16,8 +16,24 @@ from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
-_DURATIONS: Final = ("lease_for", "backoff_first", "backoff_max", "handler_timeout", "retention", "dedup_window")
-_NUMBERS: Final = ("max_attempts", "max_leased", "max_leased_per_group", "max_depth", "max_body_bytes")
+_DURATIONS: Final = (
+    "lease_for",
+    "rate_period",
+    "backoff_first",
+    "backoff_max",
+    "handler_timeout",
+    "retention",
+    "dedup_window",
+)
+_NUMBERS: Final = (
+    "max_attempts",
+    "max_leased",
+    "max_leased_per_group",
+    "rate_limit",
+    "rate_burst",
+    "max_depth",
+    "max_body_bytes",
+)
 _CHOICES: Final = {"notify": ("always", "gated", "off"), "on_dead_head": ("block", "skip")}
 
 

@@ -15,6 +15,10 @@ CREATE TABLE messages.queue (
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
     max_leased       integer     CHECK (max_leased >= 1),
     max_leased_per_group integer NOT NULL DEFAULT 1 CHECK (max_leased_per_group >= 1),
+    rate_limit       integer     CHECK (rate_limit >= 1),
+    rate_period      interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + rate_period > '2001-02-01'),
+    rate_burst       integer     NOT NULL DEFAULT 1 CHECK (rate_burst BETWEEN 1 AND 10000),
+    rate_mark        regclass,
     max_depth        bigint      CHECK (max_depth >= 1),
     look_due         regclass,
     lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
@@ -35,6 +39,10 @@ COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to it
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
 COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at once. Their order is kept with 1.';
+COMMENT ON COLUMN messages.queue.rate_limit IS 'How many leases may begin in a rate_period, evenly spread; NULL for any number.';
+COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
+COMMENT ON COLUMN messages.queue.rate_burst IS 'How many may begin at once after a pause, beyond which the next have to wait for their time.';
+COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that only whoever may read this table can compute them.';

@@ -76,16 +76,24 @@ class Intake:
         if self._policy is None or now >= self._policy_ends:
             # Another cursor, because the usual one has the rows that were leased last.
             cursor = psycopg.RawCursor(self.conn, row_factory=tuple_row)
-            ((lease_for, handler_timeout, counts_leases),) = self._fetch("lease_policy", [self._queue_name], cursor)
+            ((lease_for, handler_timeout, counts_leases, limits_rate),) = self._fetch(
+                "lease_policy", [self._queue_name], cursor
+            )
             self._policy, self._policy_ends = (
                 LeasePolicy(
                     lease_for=self._lease_for or lease_for,
                     handler_timeout=self._handler_timeout or handler_timeout,
                     counts_leases=counts_leases,
+                    limits_rate=limits_rate,
                 ),
                 now + _POLICY_LASTS,
             )
         return self._policy
+
+    @property
+    def limits_rate(self) -> bool:
+        """Whether the queue had a rate_limit when a message was last leased from it."""
+        return self._policy is not None and self._policy.limits_rate
 
     @property
     def can_exchange(self) -> bool:

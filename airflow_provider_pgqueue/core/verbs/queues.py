@@ -25,9 +25,11 @@ class Policy(TypedDict, total=False):
     - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
     - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
     - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
+    - `rate_limit`, `rate_period`, `rate_burst`: how many leases may begin in a period, evenly spread, and at once.
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
-    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `max_depth` and `handler_timeout`.
+    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `max_depth` and
+    `handler_timeout`.
     """
 
     max_attempts: int | None
@@ -42,6 +44,9 @@ class Policy(TypedDict, total=False):
     on_dead_head: str | None
     max_leased: int | None
     max_leased_per_group: int | None
+    rate_limit: int | None
+    rate_period: Duration | None
+    rate_burst: int | None
     max_depth: int | None
     handler_timeout: Duration | None
 

@@ -24,7 +24,7 @@ BEGIN
                      WHERE q.queue_name = consume.queue_name COLLATE "default"
                        AND CASE WHEN q.paused OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, NULL) ELSE true END
-                       AND (tries > 0 OR 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
+                       AND (tries > 0 OR q.rate_limit IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
                                          BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
@@ -63,9 +63,8 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        wanted := messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL);
+        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL) again;
         EXIT WHEN wanted = 0;
-        moment := clock_timestamp();
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS

@@ -38,7 +38,7 @@ BEGIN
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, lease.lease_for) ELSE true END
                        -- The first try finds nothing if nobody has looked at the queue for a second after a look was due, or if leases are
                        -- to be counted: lease_again() does it.
-                       AND (tries > 0 OR q.max_leased IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
+                       AND (tries > 0 OR q.max_leased IS NULL AND q.rate_limit IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
                                                                    BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
@@ -77,9 +77,8 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        wanted := messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern);
+        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern) again;
         EXIT WHEN wanted = 0;
-        moment := clock_timestamp();
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text) IS

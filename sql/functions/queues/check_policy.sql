@@ -10,6 +10,9 @@ CREATE OR REPLACE FUNCTION messages.check_policy(
     on_dead_head    text,
     max_leased      integer,
     max_leased_per_group integer,
+    rate_limit      integer,
+    rate_period     interval,
+    rate_burst      integer,
     max_depth       bigint,
     handler_timeout interval
 ) RETURNS void
@@ -25,6 +28,9 @@ BEGIN
     PERFORM messages.check_duration('retention', retention, '0', '100 years');
     PERFORM messages.check_number('max_leased', max_leased, 0, 1000000);
     PERFORM messages.check_number('max_leased_per_group', max_leased_per_group, 1, 10000);
+    PERFORM messages.check_number('rate_limit', rate_limit, 0, 1000000);
+    PERFORM messages.check_duration('rate_period', rate_period, '1 millisecond', '31 days');
+    PERFORM messages.check_number('rate_burst', rate_burst, 1, 10000);
     PERFORM messages.check_number('max_depth', max_depth, 0, 1000000000000);
     PERFORM messages.check_duration('handler_timeout', handler_timeout, '0', '30 days');
     IF notify NOT IN ('always', 'gated', 'off') THEN
@@ -36,5 +42,5 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give block or skip.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, integer, bigint, interval) IS
+COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval) IS
     'Raises PQ004 for a policy value out of range; NULL means not given.';
