@@ -143,6 +143,7 @@ class QueueStatus:
     """The numbers of a queue. `depth` is `ready` + `leased` + `delayed`.
 
     Where `depth` or `dead` is larger than `counted_up_to`, there are more than that, and the number is the planner's.
+    `limited_until` is when the rate_limit of the queue allows the next lease; None if it allows one now.
     """
 
     queue_name: str
@@ -155,6 +156,7 @@ class QueueStatus:
     dead: int
     upkeep_age: timedelta | None
     counted_up_to: int | None
+    limited_until: datetime | None
 
     def seen(self, name: Literal["depth", "ready", "leased", "delayed", "dead"]) -> int:
         """Return a number as people see it: `10,000+` where there are more than were counted."""

@@ -842,6 +842,6 @@ CREATE TYPE messages.open_dispatch AS (
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval, counted_up_to bigint
+    dead bigint, upkeep_age interval, counted_up_to bigint, limited_until timestamptz
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';
