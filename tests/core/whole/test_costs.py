@@ -32,6 +32,7 @@ FINISH = """
 """
 ONE_LANE: Lanes = (None,)  # that of the default priority
 TEN_LANES: Lanes = range(10)
+RATE = "rate_limit => 1000000, rate_burst => 10000"
 BODY = json.dumps({"order_id": 1234567, "note": "x" * 100})
 BODIES = f"[{', '.join([BODY] * 100)}]"
 WARMING = 10  # calls: from the sixth on, a session keeps its plans
@@ -132,6 +133,14 @@ def lease_behind(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> C
     return repeated(conn, LEASE.format(1), min(waiting, 1))
 
 
+def lease_limited(connect: Connect, leased: int, waiting: int, policy: str) -> Cost:
+    """Return what a lease costs of a queue with limits that are never reached."""
+    conn = connect()
+    conn.execute(f"SELECT messages.alter_queue('orders', {policy})".encode())
+    conn = behind_leases(connect, leased, ONE_LANE, waiting)
+    return repeated(conn, LEASE.format(1), 1)
+
+
 def lease_a_second_later(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> Cost:
     """Return the dearest of three leases for which everything is due that is done once a second, or now and then."""
     conn = behind_leases(connect, leased, lanes, waiting)
@@ -206,6 +215,9 @@ COSTS: dict[str, tuple[Any, ...]] = {
     "empty lease behind 2,000, 1 s later": (Cost(1595, 342), lease_a_second_later, 2000, ONE_LANE, 0),
     "empty lease behind 2,000 in 10 lanes": (Cost(665, 0), lease_behind, 2000, TEN_LANES, 0),
     "empty lease behind 2,000 in 10, 1 s later": (Cost(1911, 1366), lease_a_second_later, 2000, TEN_LANES, 0),
+    "lease of 1 under a rate": (Cost(69, 611), lease_limited, 1000, 1000, RATE),
+    "lease of 1 under a rate behind 100,000": (Cost(83, 611), lease_limited, 100_000, 1000, RATE),
+    "lease of 1 under a rate next to 100,000": (Cost(83, 611), lease_limited, 1000, 100_000, RATE),
     "50,000 ended leases": (Cost(4_339_766, 49_912_901), lease_again, 50_000, 20_000),
     "lease of 100, held snapshot": (Cost(561, 23_971, 1.15), lease_under_held_snapshot, 100, 400, 20),
     "lease of 1, held snapshot": (Cost(38, 430, 1.28), lease_under_held_snapshot, 1, 1500, 200),
