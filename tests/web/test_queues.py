@@ -103,6 +103,18 @@ def test_what_is_no_id_is_told_so(browse: Browse, path: str) -> None:
     assert "not valid: id" in page.text
 
 
+def test_a_queue_whose_rate_is_used_up_says_until_when(
+    browse: Browse, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("calls", rate_limit=1, rate_period="1 hour")
+    conn.execute("SELECT count(*) FROM messages.publish_batch('calls', '[1, 2]')")
+    assert "limited until" not in browse().get("/queues/calls").text
+    conn.execute("SELECT count(*) FROM messages.lease('calls', 2)")
+    page = browse().get("/queues/calls").text
+    assert re.search(r"oldest [^<]+ · limited until <time", page)
+    assert "<dt>rate_limit</dt>" in page
+
+
 @pytest.fixture
 def observer(conn: Connection) -> Iterator[str]:
     """A login that may see numbers, and no body."""
