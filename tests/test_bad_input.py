@@ -64,7 +64,7 @@ from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.operators.upkeep import PgQueueCleanBodiesOperator, PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
@@ -652,6 +652,7 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueScheduleOperator: {"schedule_name": "s", "cron": "@daily", "queue_name": "orders", "message": 1},
     PgQueueSetupOperator: {},
     PgQueueUpkeepOperator: {},
+    PgQueueCleanBodiesOperator: {},
 }
 """Each task with the least that it needs."""
 OTHERS: dict[type[Any], dict[str, Any]] = {
@@ -701,6 +702,7 @@ REFUSED: dict[str, list[Any]] = {
     "validator": NO_MODEL,
     "lease_for": ["300", 43_201, timedelta(hours=13), timedelta(-1)],
     "delay": [-5, "1 hour"],
+    "older_than": ["1 day", None, timedelta(0), 3599],
     "retry_after": ["60", timedelta(days=2), timedelta(seconds=-1)],
     "dedup_window": [timedelta(0), "60"],
     "visible_at": ["now", datetime(2026, 1, 1)],
