@@ -9,6 +9,6 @@ from flights import create_table
 
 with DAG("pgqueue_setup", schedule=None, tags=["pgqueue"], doc_md=__doc__) as dag:
     install = PgQueueSetupOperator(
-        task_id="install", queues=["alarms", "flights", "orders", "packing", "quotes", "wakeups"]
+        task_id="install", queues=["alarms", "flights", "orders", "packing", "quotes", "reports", "wakeups"]
     )
     install >> task(create_table)()

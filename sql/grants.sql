@@ -5,17 +5,18 @@ DECLARE
     listed CONSTANT text[] := ARRAY[
         -- every means each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
+        ['publisher', 'close_batch'],
         ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
-        ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
+        ['consumer', 'lease lease_policy extend release consume once lease_named end_named_leases archive'],
         ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches overdue_dispatches record_task_failure end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
-        ['observer', 'search_archive schedules message_life audit_log search_messages'],
+        ['observer', 'schedules message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
-        ['consumer', 'cancel'],
+        ['consumer', 'cancel change record_step recorded_steps'],
         ['observer', 'metrics'],
         ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],
@@ -32,8 +33,8 @@ DECLARE
         ['admin', 'schedule unschedule pause_schedule resume_schedule cron_matches'],
         ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
-        ['internal', 'check_publish remember_key replace_waiting admit check_max_depth ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
-        ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes lease_again leases_left oldest_leases after_archive'],
+        ['internal', 'check_publish fair_keys fair_places publish_fair end_batches batch_results remember_key change_waiting admit check_max_depth ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
+        ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes check_steps lease_again leases_left rate_left spend_rate oldest_leases after_archive'],
         ['internal', 'look come_back used_lanes make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
         ['internal', 'check_dead_lease check_remedied_by group_heads next_of_groups free_group_heads'],
@@ -48,7 +49,7 @@ DECLARE
         ['internal', 'cron_database cron_fix prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
         ['internal', 'check_name check_label check_winners check_given check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use raise_deadlock'],
         ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
-        ['internal', 'delete_old_history duration_quantile record_audit record_remedy'],
+        ['internal', 'delete_old_history sum_durations duration_quantile record_audit record_remedy'],
         ['internal', 'lock_all_or_none release_catalog release_differences health_drift health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
@@ -106,7 +107,7 @@ BEGIN
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database relies on it.
             ('USAGE ON SCHEMA messages', groups),
-            ('SELECT ON messages.queue_overview, messages.message_overview, messages.dispatch_overview', '{observer,admin}'),
+            ('SELECT ON messages.queue_overview, messages.message_overview, messages.dispatch_overview, messages.batch_overview', '{observer,admin}'),
             ('SELECT ON messages.archive_overview, messages.result_count', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.
             ('SELECT ON messages.message, messages.message_archive', '{reader}'),

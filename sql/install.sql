@@ -22,11 +22,17 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \endif
 
 -- Publish
+\ir functions/publish/fair_keys.sql
+\ir functions/publish/fair_places.sql
+\ir functions/publish/publish_fair.sql
 \ir functions/publish/publish.sql
 \ir functions/publish/publish_batch.sql
 \ir functions/publish/remember_key.sql
-\ir functions/publish/replace_waiting.sql
+\ir functions/publish/change_waiting.sql
 \ir functions/publish/publish_deduplicated.sql
+\ir functions/publish/close_batch.sql
+\ir functions/publish/end_batches.sql
+\ir functions/publish/batch_results.sql
 \ir functions/publish/admit.sql
 \ir functions/publish/check_publish.sql
 \ir functions/publish/check_max_depth.sql
@@ -47,11 +53,14 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Lease, renew, finish, give back
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
+\ir functions/lease/record_step.sql
+\ir functions/lease/recorded_steps.sql
+\ir functions/lease/check_steps.sql
 \ir functions/lease/archive.sql
 \ir functions/lease/release.sql
-\ir functions/lease/release_held_by.sql
 \ir functions/lease/release_messages.sql
 \ir functions/lease/cancel.sql
+\ir functions/lease/change.sql
 \ir functions/lease/workers.sql
 \ir functions/lease/oldest_leases.sql
 \ir functions/lease/consume.sql
@@ -62,6 +71,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/check_outcomes.sql
 \ir functions/lease/lease_again.sql
 \ir functions/lease/leases_left.sql
+\ir functions/lease/rate_left.sql
+\ir functions/lease/spend_rate.sql
 
 -- Lanes and their marks: where a lease looks, and what makes it look elsewhere
 \ir functions/lanes/look.sql
@@ -264,6 +275,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/history/roll_up_history.sql
 \ir functions/history/roll_up_bucket.sql
 \ir functions/history/history_begins.sql
+\ir functions/history/sum_durations.sql
 \ir functions/history/history_steps.sql
 \ir functions/history/delete_old_history.sql
 \ir functions/history/duration_quantile.sql
@@ -326,9 +338,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/queue_overview.sql
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql
+\ir views/batch_overview.sql
 \ir views/archive_overview.sql
 \ir views/result_count.sql
-\ir functions/archive/search_archive.sql
 \ir functions/archive/message_outcomes.sql
 
 -- Owner, first rows, grants

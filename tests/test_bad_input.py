@@ -49,6 +49,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import translate
+from airflow_provider_pgqueue.decorators.pgqueue import PgQueueDecoratedOperator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -64,7 +65,7 @@ from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.operators.upkeep import PgQueueCleanBodiesOperator, PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
@@ -423,6 +424,8 @@ def test_every_function_judges_an_interval_by_the_time_it_leads_to(market: Conne
             usual = {name: (known[name][0], stood_in(USUAL.get(name, ["key"])[0], stand_ins)) for name in needed}
             if function == "create_queue":
                 usual["queue_name"] = ("text", "new")  # of one that exists nothing is judged
+            if function == "record_step":
+                usual |= {"id": ("bigint", "1"), "result": ("jsonb", "1")}  # elsewhere a result is a text
             for name in (name for name, (kind, _) in known.items() if kind == "interval"):
                 for value in [*ODD, "1 day -24 hours", "-1 us", "178000000 years", "2147483647 days"]:
                     with market.transaction(force_rollback=True):
@@ -526,14 +529,12 @@ WORDS = [
 # What would run forever, for long or next to this process is bounded; nothing here removes the schema.
 BOUNDED: dict[str, list[str]] = {
     "tail": ["--no-follow"],
-    "stats": ["--refreshes", "1", "--interval", "1s"],
     "top": ["--once"],
     "worker": ["--until-empty", "--processes", "1"],
 }
 NEVER = {
     "uninstall": {"yes"},
     "tail": {"follow"},
-    "stats": {"refreshes", "interval"},
     "top": {"once", "refreshes", "interval"},
     "metrics": {"listen"},
     "worker": {"until_empty", "processes"},
@@ -652,6 +653,7 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueScheduleOperator: {"schedule_name": "s", "cron": "@daily", "queue_name": "orders", "message": 1},
     PgQueueSetupOperator: {},
     PgQueueUpkeepOperator: {},
+    PgQueueCleanBodiesOperator: {},
 }
 """Each task with the least that it needs."""
 OTHERS: dict[type[Any], dict[str, Any]] = {
@@ -701,6 +703,7 @@ REFUSED: dict[str, list[Any]] = {
     "validator": NO_MODEL,
     "lease_for": ["300", 43_201, timedelta(hours=13), timedelta(-1)],
     "delay": [-5, "1 hour"],
+    "older_than": ["1 day", None, timedelta(0), 3599],
     "retry_after": ["60", timedelta(days=2), timedelta(seconds=-1)],
     "dedup_window": [timedelta(0), "60"],
     "visible_at": ["now", datetime(2026, 1, 1)],
@@ -718,7 +721,7 @@ REFUSED: dict[str, list[Any]] = {
     "skip_if_pg_cron": NO_BOOLEAN,
     "wait_for_messages": NO_BOOLEAN,
     "trigger_dag_id": [5],
-    "conf": [[1], *UNSTORABLE],
+    "conf": [[1], {"pgqueue": 1}, *UNSTORABLE],
     "group_by": ["colour"],
     "on_failure": ["weep"],
     "on_conflict": ["weep"],
@@ -750,7 +753,8 @@ REFUSED: dict[str, list[Any]] = {
     "arguments": [[1], {"run_id": "x"}, {"run-id": "x"}, {"dsn": "x"}],
     "run_id": [""],
     "queues": [5, None, "Orders", [5], b"orders", [None], {"queue_name": "orders"}, [{"queue_nam": "x"}], [{}],
-               [{"queue_name": 5}], [{"queue_name": "a", "max": 1}]],
+               [{"queue_name": 5}], [{"queue_name": "a", "max": 1}],
+               [{"queue_name": "a", "max_depth": "x"}]],
     "grants": [[1], {"boss": "shop"}, {"publisher": 5}, {"publisher": [5]}, "publisher"],
     "queue_grants": [[1], {"orders": "shop"}, {"orders": {"own": "shop"}}, {1: {}}, {"orders": {"publish": None}}],
     "on_error": [5, {5: Retry}, {KeyError: 5}],
@@ -823,6 +827,22 @@ def test_each_bad_argument_is_named_where_it_is_written(kind: type[Any]) -> None
             ):
                 wrong.append(f"{given}: {type(raised).__name__} {said}")
     assert not wrong, "\n".join(wrong)
+
+
+def booleans() -> list[tuple[type[Any], str]]:
+    return [
+        (kind, name)
+        for kind in (*EVERY, PgQueueDecoratedOperator)
+        for name, one in own_arguments(kind).items()
+        if str(one.annotation).startswith("bool") and name != "multiple_outputs"
+    ]
+
+
+@pytest.mark.parametrize(("kind", "name"), booleans(), ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_a_text_is_no_boolean(kind: type[Any], name: str) -> None:
+    least = EVERY.get(kind, {"queue_name": "orders", "python_callable": handle})
+    with pytest.raises(InvalidArgument, match=f"^{name} is 'no'. Give True or False"):
+        kind(**least, **{"task_id": "t"} if issubclass(kind, QueueTask) else {}, **{name: "no"})
 
 
 def refused(parameters: dict[str, inspect.Parameter]) -> Iterator[dict[str, Any]]:

@@ -213,8 +213,10 @@ def test_init_sets_everything_up_with_any_password_and_twice_does_no_harm(
         "AIRFLOW_HOME": str(tmp_path),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags_examples"),
     }
-    for _ in range(2):
-        command = ["bash", ROOT / "docker" / "init.sh"]
+    script = (ROOT / "docker" / "init.sh").read_text()
+    # The second time without what is Airflow's own, and takes the longest.
+    for program in (script, script.replace("\nairflow db migrate\n", "\n")):
+        command = ["bash", "-c", program]
         done = subprocess.run(command, env=environment | here, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-2000:]
     assert "queue orders already exists" in done.stdout

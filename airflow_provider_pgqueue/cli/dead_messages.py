@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -23,6 +23,7 @@ from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.repair.repair import unknown_ids
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,6 +84,11 @@ class Which:
             if not self.named and self.since is None and self.until is None:
                 found = run(conn, verbs.dead_queues([self.queue]))
                 return Counter({one.result: one.waiting for one in found if one.result in results})
+        if self.ids and (unknown := unknown_ids(conn, self.ids, self.queue)):
+            raise InvalidArgument(
+                f"no dead message{f' of {self.queue}' if self.queue else ''} has the id {_ids(unknown)}",
+                "Nothing was changed. See what became of a message: pgqueue show ID",
+            )
         for cause in self.causes:
             if run(conn, verbs.triage_causes(cause=cause)):
                 raise InvalidArgument(
@@ -92,6 +98,11 @@ class Which:
         return Counter(
             {result: number for result in results if (number := len(run(conn, verbs.dead_ids(self.filter([result])))))}
         )
+
+    def remedied(self, conn: Connection) -> list[int]:
+        """Return those of the ids that somebody has requeued or dismissed already."""
+        found = run(conn, verbs.remedies(self.ids))
+        return sorted(found)
 
     def remaining(self, conn: Connection, done: int, which: DeadFilter) -> int:
         """Return how many are left because of --max, also those that somebody holds."""
@@ -172,11 +183,11 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
         left: Counter[str] = (
             Counter() if which.results else which.waiting(conn, [one for one in DEAD_RESULTS if one not in results])
         )
-        chosen = which.filter(results, max_requeues)
+        chosen, before = which.filter(results, max_requeues), which.remedied(conn)
         if dry_run:
             would = len(run(conn, verbs.dead_ids(chosen, max_messages=which.max_messages)))
             looked = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting, "left_out": left}
-            show(settings, looked, f"would requeue {_what(would, waiting, which)}{_left(left)}.")
+            show(settings, looked, f"would requeue {_what(would, waiting, which)}{_left(left)}{_before(before)}.")
             return
         who = f"pgqueue {process_name()}"
         requeued = which.in_parts(
@@ -188,7 +199,7 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
     show_done(
         settings,
         found | {"left_out": left},
-        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}{_left(left)}.",
+        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}{_left(left)}{_before(before)}.",
     )
 
 
@@ -205,11 +216,11 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
     """
     results = which.results or DEAD_RESULTS
     with connected(settings) as conn:
-        waiting = which.waiting(conn, results)
+        waiting, before = which.waiting(conn, results), which.remedied(conn)
         number = min(sum(waiting.values()), which.max_messages)
         if dry_run:
             found = {"queue_name": which.queue, "would_dismiss": number, "waiting": waiting}
-            show(settings, found, f"would dismiss {_what(number, waiting, which)}.")
+            show(settings, found, f"would dismiss {_what(number, waiting, which)}{_before(before)}.")
             return
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
         chosen, who = which.filter(results), f"pgqueue {process_name()}"
@@ -220,7 +231,7 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
     show_done(
         settings,
         {"queue_name": which.queue, "dismissed": len(done), "remaining": remaining, "ids": done},
-        f"dismissed {quantity(len(done))} of {which}{_rest(remaining)}.",
+        f"dismissed {quantity(len(done))} of {which}{_rest(remaining)}{_before(before)}.",
     )
 
 
@@ -236,6 +247,14 @@ def _what(number: int, waiting: Counter[str], which: Which) -> str:
 
 def _left(left: Counter[str]) -> str:
     return "".join(f"; {number:,} {result} left out: add --result {result}" for result, number in left.items())
+
+
+def _before(ids: Sequence[int]) -> str:
+    return f"; requeued or dismissed before: {_ids(ids)}" if ids else ""
+
+
+def _ids(ids: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(ids)[:10])) + (", …" if len(ids) > 10 else "")
 
 
 def _rest(remaining: int) -> str:

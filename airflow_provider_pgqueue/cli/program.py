@@ -25,7 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "search": ("show", "Find messages by state, reference, topic, headers, cause and time, newest first."),
     "peek": ("peek", "Show unfinished messages without leasing them."),
     "tail": ("tail", "Print messages as they are archived."),
-    "stats": ("stats", "Show depth, ages and rates of each queue, once or live."),
+    "stats": ("stats", "Show depth, ages and rates of each queue; `pgqueue top` shows them live."),
     "top": ("top", "Show all queues live on the whole screen, with the history of the last half hour."),
     "metrics": ("metrics", "Print the metrics in the format of OpenMetrics, or serve them to Prometheus."),
     "workers": ("workers", "Show who leases messages now, for how long, and how fast each works."),
@@ -36,6 +36,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "repair": ("repair", "Repair dead messages with a Python function."),
     "dismiss": ("dead_messages", "Dismiss dead messages: nothing more is done about them."),
     "cancel": ("cancel", "Archive messages of a queue as cancelled."),
+    "change": ("change", "Change priority, time or body of waiting messages."),
+    "close-batch": ("batches", "Say that all messages of a batch are published, so that its end is too."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "export": ("export", "Export the completed partitions of the archive to Parquet."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),
@@ -55,7 +57,9 @@ class _LazyGroup(SuggestingGroup):
         if name not in COMMANDS:
             return None
         module, _ = COMMANDS[name]
-        command: click.Command = getattr(importlib.import_module(f"airflow_provider_pgqueue.cli.{module}"), name)
+        command: click.Command = getattr(
+            importlib.import_module(f"airflow_provider_pgqueue.cli.{module}"), name.replace("-", "_")
+        )
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

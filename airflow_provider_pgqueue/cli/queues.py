@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected, status_for
 from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.lines import json_object
 from airflow_provider_pgqueue.cli.output import show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
@@ -31,6 +32,17 @@ _POLICY = (
         "off: none does, and they poll.",
     ),
     click.option("--max-body-bytes", type=int, help="Size of the largest body that is accepted."),
+    click.option(
+        "--fair-by",
+        type=click.Choice(["group", "topic", ""]),
+        help="By what messages take turns: their group, or the first word of their topic; an empty text for no turns.",
+    ),
+    click.option(
+        "--weights",
+        type=json_object,
+        metavar="JSON",
+        help="How many messages a turn of a key has: '{\"gold\": 3}'; {} for one of each key.",
+    ),
     click.option("--paused/--not-paused", default=None, help="Whether leasing is stopped; publishing continues."),
     click.option(
         "--backoff-first", type=duration, help="Pause before the second attempt; it doubles after each further one."
@@ -43,6 +55,16 @@ _POLICY = (
         help="How many unfinished messages the queue takes; publishing more fails. 0 for no limit.",
     ),
     click.option("--max-leased", type=int, help="How many messages may be leased at the same time; 0 for no limit."),
+    click.option(
+        "--max-leased-per-group",
+        type=int,
+        help="How many messages of one group may be leased at the same time; only 1 keeps their order.",
+    ),
+    click.option(
+        "--rate-limit", type=int, help="How many leases may begin in a period, evenly spread; 0 for no limit."
+    ),
+    click.option("--rate-period", type=duration, help="The period of --rate-limit."),
+    click.option("--rate-burst", type=int, help="How many leases may begin at once after a pause."),
     click.option(
         "--handler-timeout",
         type=duration,
@@ -63,12 +85,18 @@ _DEFAULTS: Final = {
     "lease_for": "5m",
     "notify": "always",
     "max_body_bytes": "1048576",
+    "fair_by": "no turns",
+    "weights": "1 for each key",
     "paused": "not paused",
     "backoff_first": "1s",
     "backoff_max": "5m",
     "retention": "forever",
     "max_depth": "no limit",
     "max_leased": "no limit",
+    "max_leased_per_group": "1",
+    "rate_limit": "no limit",
+    "rate_period": "1s",
+    "rate_burst": "1",
     "handler_timeout": "no limit",
     "on_dead_head": "block",
     "dedup_window": "1d",

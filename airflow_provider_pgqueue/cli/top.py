@@ -95,12 +95,13 @@ def top(settings: Settings, once: bool, interval: timedelta, refreshes: int | No
             _on_the_screen(lasting, view, interval, looks)
             return
         for _ in _looks(looks, interval):
-            rows = _rows(lasting.conn, view, None)
+            rows = _looked(lasting, view, None)
             if settings.as_json:
                 show_line(settings, {"queues": rows}, "")
             else:
                 screen = console()
                 screen.print(_picture(rows, view, len(rows), screen))
+                sys.stdout.flush()  # whoever reads the pipe waits for it
 
 
 def _looks(looks: int | None, interval: timedelta) -> Iterator[int]:
@@ -121,16 +122,23 @@ def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: in
         while not view.ended and (looks is None or looks > 0):
             room = max(1, screen.size.height - 4)
             if not view.frozen:
-                try:
-                    rows = _rows(lasting.conn, view, room)
-                except (psycopg.Error, ConnectionFailed) as error:
-                    lasting.reopen(error)
-                    continue
-                lasting.failures = 0
+                rows = _looked(lasting, view, room)
                 looks = None if looks is None else looks - 1
             live.update(_picture(rows, view, room, screen, keys=_KEYS), refresh=True)
             for key in keys.pressed(interval.total_seconds()):
                 view.press(key, room)
+
+
+def _looked(lasting: Lasting, view: _View, room: int | None) -> list[Row]:
+    """Return what `_rows` finds, over another connection if this one breaks."""
+    while True:
+        try:
+            rows = _rows(lasting.conn, view, room)
+        except (psycopg.Error, ConnectionFailed) as error:
+            lasting.reopen(error)
+        else:
+            lasting.failures = 0
+            return rows
 
 
 def _rows(conn: Connection, view: _View, room: int | None) -> list[Row]:

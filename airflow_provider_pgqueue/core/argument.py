@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
-from math import isfinite
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.client import ZONED, has_nul, is_zoned, to_json
@@ -100,30 +99,36 @@ def topic(value: Any) -> str | None:
 
 def key(value: Any) -> str | None:
     """Judge a key of a message, as `messages.check_key` does."""
-    good = text(value) is None and len(value) <= _LONGEST_KEY
-    return None if good else f"Give a text of 1 to {_LONGEST_KEY} characters, without NUL and lone surrogates."
+    if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_KEY:
+        return f"Give a text of 1 to {_LONGEST_KEY} characters."
+    return _unstorable(value)
 
 
 def text(value: Any) -> str | None:
     """Judge a text that the database can store."""
-    if isinstance(value, str) and value and "\0" not in value:
-        try:
-            value.encode()
-            return None
-        except UnicodeEncodeError:
-            pass
-    return "Give a text without NUL and lone surrogates that is not empty."
+    return _unstorable(value) if isinstance(value, str) and value else "Give a text that is not empty."
 
 
 def any_text(value: Any) -> str | None:
     """Judge a text that the database can store, also an empty one."""
-    return None if value == "" else text(value)
+    return _unstorable(value) if isinstance(value, str) else "Give a text."
+
+
+def _unstorable(value: str) -> str | None:
+    if "\0" in value:
+        return "PostgreSQL stores no NUL character (\\0): leave it out."
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "It is not valid Unicode, because it has half of a surrogate pair (\\ud800 to \\udfff): leave that out."
+    return None
 
 
 def any_texts(value: Any) -> str | None:
     """Judge a list of texts, of which each may be empty or None."""
-    good = isinstance(value, list) and all(one is None or any_text(one) is None for one in value)
-    return None if good else "Give a list of texts without NUL and lone surrogates, or None for each that has none."
+    if not isinstance(value, list):
+        return "Give a list with a text or None for each message."
+    return next((fix for one in value if one is not None and (fix := any_text(one))), None)
 
 
 def timed(value: Any) -> str | None:
@@ -174,32 +179,23 @@ def results(value: Any) -> str | None:
 
 def json_value(value: Any) -> str | None:
     """Judge a value that the database can store as JSON."""
-    if isinstance(value, float) and not isfinite(value):
-        return "JSON has neither NaN nor infinity: give None, or a text."
     try:
-        good = not has_nul(to_json(value))
-    except InvalidMessage:
-        good = False
-    return None if good else "Give a value that is JSON without NUL and lone surrogates."
+        return "PostgreSQL stores no NUL character (\\u0000): leave it out." if has_nul(to_json(value)) else None
+    except InvalidMessage as error:
+        return f"{str(error)[0].upper()}{str(error)[1:]}"
 
 
 def json_object(value: Any) -> str | None:
     """Judge an object that the database can store as JSON."""
-    good = isinstance(value, Mapping) and json_value(value) is None
-    return None if good else "Give an object that is JSON without NUL and lone surrogates."
+    return json_value(value) if isinstance(value, Mapping) else "Give an object: a dict with texts as keys."
 
 
 def only_texts(value: Any) -> str | None:
     """Judge the texts in a value, at any depth, and nothing else of it: the database must be able to store them."""
-    return None if _storable(value) else "Give texts without NUL and lone surrogates."
-
-
-def _storable(value: Any) -> bool:
     if isinstance(value, str):
-        return any_text(value) is None
-    if isinstance(value, Mapping):
-        return all(_storable(one) for pair in value.items() for one in pair)
-    return not isinstance(value, list | tuple) or all(map(_storable, value))
+        return _unstorable(value)
+    parts = [one for pair in value.items() for one in pair] if isinstance(value, Mapping) else value
+    return next(filter(None, map(only_texts, parts)), None) if isinstance(parts, list | tuple) else None
 
 
 def parameters(value: Any) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ZERO: Final = timedelta(0)
+_UNREADABLE: Final = ("22P02", "22007", "22008", "22003", "22015")
 _PATIENCE: Final = 5.0  # seconds for the server to take a cancel, as the driver grants after Ctrl-C
 
 
@@ -47,10 +48,12 @@ _JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, se
 ZONED: Final = "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC)."
 DURATIONS: Final = {
     "audit_for", "backoff_first", "backoff_max", "days_for", "dedup_window", "delay", "expires_in", "handler_timeout",
-    "held_for", "hours_for", "lease_for", "minutes_for", "older_than", "period", "retention", "retry_after", "step",
-    "waiting_for",
+    "held_for", "hours_for", "lease_for", "minutes_for", "older_than", "period", "rate_period", "retention",
+    "retry_after", "step", "waiting_for",
 }  # fmt: skip
 """The arguments of verbs that are durations."""
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
+_LONGEST_PATH: Final = 200
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -219,7 +222,15 @@ def _translated(
         for name, value in statement.given.items():
             if type(value) is int and not -(2**31) <= value < 2**31:
                 return InvalidArgument(f"{name} is {value}", "Give a number in the range of its type.")
-    return refused(conn, error, verb=statement.function, queue_name=statement.given.get("queue_name"))
+    found = refused(conn, error, verb=statement.function, queue_name=statement.given.get("queue_name"))
+    if isinstance(found, InvalidArgument) and error.sqlstate in _UNREADABLE:
+        # The server quotes the value, and does not say of which argument.
+        quoted = [
+            one for one, value in statement.given.items() if isinstance(value, str) and f'"{value}"' in str(found)
+        ]
+        if quoted:
+            found.at(quoted[0])
+    return found
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
@@ -264,14 +275,23 @@ def to_json(body: Any) -> str:
         # The encoder passes lone surrogates, which no connection can send.
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage("the value has a lone surrogate. Publish text that is valid Unicode.") from error
-    except ValueError as error:
         raise InvalidMessage(
-            f"the value is not JSON: {_reason(error)}. Replace NaN and Infinity, and break cycles."
+            f"the value has half of a surrogate pair{_place(body)}", "Publish text that is valid Unicode."
+        ) from error
+    except ValueError as error:
+        text = str(error)  # after a colon, the value
+        if "Circular" in text:
+            raise InvalidMessage("the value is not JSON: it contains itself", "Break the cycle.") from error
+        if "float" in text:
+            problem = f"the value is not JSON: it has NaN or Infinity{_place(body)}"
+            raise InvalidMessage(problem, "Give None or a text in its place.") from error
+        raise InvalidMessage(
+            f"the value is not JSON: {text.partition(':')[0]}{_place(body)}", "Give a long number as a text."
         ) from error
     except TypeError as error:
         raise InvalidMessage(
-            f"the value is not JSON: {error}. Convert it to a text, number, bool, None, list, dict, datetime or UUID."
+            f"the value is not JSON: {error}{_place(body)}",
+            "Convert it to a text, number, bool, None, list, dict, datetime or UUID.",
         ) from error
     except RecursionError as error:
         raise InvalidMessage("the value is nested too deep. Flatten it.") from error
@@ -281,13 +301,49 @@ def to_json(body: Any) -> str:
     return text
 
 
+def all_to_json(bodies: Iterable[Any]) -> Iterator[str]:
+    """Yield bodies as `to_json` does; InvalidMessage also says which one it is about."""
+    for number, body in enumerate(bodies):
+        try:
+            text = to_json(body)
+        except InvalidMessage as error:
+            error.at(f"messages[{number}]")
+            raise
+        yield text
+
+
+def _place(body: Any) -> str:
+    """Return where in a body the first part is that is not JSON: `, at .lines[3].price`; nothing if it is all of it.
+
+    A key that is not a plain name may be somebody's data, and is named by its number.
+    """
+    path = ""
+    while len(path) < _LONGEST_PATH and (found := next(filter(_is_refused, _parts(body)), None)):
+        step, body = found
+        path += step
+    return path and f", at {path}"
+
+
+def _parts(body: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(body, dict):
+        for number, (key, value) in enumerate(body.items()):
+            yield (f".{key}" if isinstance(key, str) and _PLAIN.fullmatch(key) else f".(key {number + 1})"), value
+    elif isinstance(body, list | tuple):
+        for number, value in enumerate(body):
+            yield f"[{number}]", value
+
+
+def _is_refused(part: tuple[str, Any]) -> bool:
+    try:
+        _JSON_LITERALS.encode(part[1]).encode()
+    except Exception:
+        return True
+    return False
+
+
 def has_nul(text: str) -> bool:
     """Return whether a JSON text has a NUL in a string or key, which the database refuses to store."""
     return "\\u0000" in text and _NUL.search(text) is not None
-
-
-def _reason(error: ValueError) -> str:
-    return str(error).split(":", 1)[0]
 
 
 def nothing(rows: list[Row]) -> None:

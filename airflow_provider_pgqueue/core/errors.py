@@ -13,6 +13,7 @@ PgQueueError
  |    +-- InvalidOutcome      a handler returned something that is not an outcome
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
+ +-- BodyUnavailable         a body that is kept outside of the database is missing, or not what was published
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
@@ -147,6 +148,10 @@ class MessageTooLarge(InvalidMessage):
     """A body is larger than the queue allows, or the headers than 64 kB."""
 
 
+class BodyUnavailable(PgQueueError):
+    """The body of a message, which a folder keeps, is missing, or is not what was published."""
+
+
 class DispatchNotFound(PgQueueError):
     """No messages were dispatched to the run, or another has or has finished them."""
 
@@ -240,7 +245,6 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ006": CronUnavailable,
     "PQ007": QueueFull,
     "PQ008": Unroutable,
-    "PQ009": BeforeArchive,
     "PQ010": QueueNotEmpty,
     "PQ011": ScheduleNotFound,
     "PQ012": StageIncomplete,
@@ -301,11 +305,13 @@ _TRANSIENT: Final[dict[str, str]] = {
 }
 _FIXES: dict[type[PgQueueError], str] = {
     SchemaMissing: INSTALL,
-    InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 or lone surrogates, not nested thousands deep.",
+    InvalidMessage: "Publish JSON without NaN, Infinity, NUL characters (\\u0000) and halves of surrogate pairs, "
+    "nested less than a thousand deep.",
 }
 
 
 _FIXES_BY_SQLSTATE: Final[dict[str, str]] = {
+    "22P02": "Give each argument a value of its type.",
     "22007": "Give a duration such as '5 minutes', or a time such as '2026-01-31 12:00+00'.",
     "22008": "Give a time that PostgreSQL can store.",
     "22003": "Give numbers in the range of their type; in JSON write one of more than 131,072 digits as a text.",
@@ -320,9 +326,11 @@ def translate(error: psycopg.Error) -> Exception:
     _forget_values(error)
     if error.sqlstate in _BY_SQLSTATE:
         kind = _BY_SQLSTATE[error.sqlstate]
+        if error.sqlstate == "22P02" and "json" not in (error.diag.message_primary or ""):
+            kind = InvalidArgument
         text = error.diag.message_primary or type(error).__name__
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
-        fix = (error.diag.message_hint if own else None) or _FIXES_BY_SQLSTATE.get(error.sqlstate) or _FIXES.get(kind)
+        fix = (error.diag.message_hint if own else None) or _FIXES.get(kind) or _FIXES_BY_SQLSTATE.get(error.sqlstate)
         if kind is PermissionDenied and fix is None and (group := lacking(text)):
             fix = f"Ask an admin for messages_{group}."
         return kind(text, fix)

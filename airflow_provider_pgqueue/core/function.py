@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
+_GENERATORS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
 
 def load_function(path: str) -> Callable[..., Any]:
     """Import and return the function that `module:function` names; InvalidArgument if there is none."""
@@ -46,14 +48,24 @@ def check_call(
     """
     if not callable(given) or not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
         return
+    if any(test(given) or test(type(given).__call__) for test in _GENERATORS):
+        raise InvalidArgument(
+            f"{name_of(given)} is a generator function, so a call of it does nothing", "Let it return, and not yield."
+        )
     if why := _why_not(given, None, *(args or ()), **(kwargs or {})):
         with_more = args is not None
         raise InvalidArgument(
-            f"{getattr(given, '__name__', 'the function')} cannot be called with {gets}"
-            f"{', op_args and op_kwargs' if with_more else ''}: {why}",
+            f"{name_of(given)} cannot be called with {gets}{', op_args and op_kwargs' if with_more else ''}: {why}",
             f"Let its first parameter take the {gets.partition(' ')[2]}, and give the others"
             f"{'' if with_more else ' a default'}.",
         )
+
+
+def name_of(given: Callable[..., Any]) -> str:
+    """Return the name of a function, for a sentence."""
+    while isinstance(given, functools.partial):
+        given = given.func
+    return getattr(given, "__name__", type(given).__name__)
 
 
 def check_call_without(given: Callable[..., Any]) -> None:
@@ -72,7 +84,8 @@ def _why_not(given: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None
     except TypeError as error:
         return str(error)
     except ValueError:
-        pass
+        if isinstance(given, functools.partial):
+            return "functools.partial gives it arguments that it does not take"
     return None
 
 

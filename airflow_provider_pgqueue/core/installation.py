@@ -10,13 +10,19 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, check, optional, queue_name, text
+from airflow_provider_pgqueue.core.argument import Rule, check, optional, queue_name, text, truth
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import current_version
-from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, translate
+from airflow_provider_pgqueue.core.errors import (
+    CronUnavailable,
+    InvalidArgument,
+    InvalidMessage,
+    PermissionDenied,
+    translate,
+)
 from airflow_provider_pgqueue.core.migrations import migrate
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.core.verbs.queues import Policy
+from airflow_provider_pgqueue.core.verbs.queues import POLICY_RULES, Policy
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,13 @@ def _queue(one: Any) -> str | None:
         return queue_name(one)
     if unknown := [key for key in one if key not in {"queue_name", *Policy.__annotations__}]:
         return f"A queue has no {unknown[0]!r}: give queue_name, and any of {', '.join(Policy.__annotations__)}."
-    return queue_name(one["queue_name"]) if "queue_name" in one else "Give each object a queue_name."
+    if "queue_name" not in one:
+        return "Give each object a queue_name."
+    try:
+        check(one, POLICY_RULES)
+    except InvalidArgument as error:
+        return f"In queue {one['queue_name']!r}, {error}"
+    return queue_name(one["queue_name"])
 
 
 def _users(value: Any) -> bool:
@@ -69,6 +81,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "queues": _queues,
     "grants": optional(_grants),
     "queue_grants": optional(_queue_grants),
+    "cron": optional(truth),
+    "cron_role": optional(text),
+    "roles": optional(truth),
+    "dry_run": truth,
 }
 
 
@@ -101,7 +117,7 @@ def install(
     :param dry_run: install in a transaction that is rolled back, and return what would be done; raises what the
         installation would raise. Meanwhile it holds the locks of an installation.
     """
-    check({"queues": queues, "grants": grants, "queue_grants": queue_grants}, RULES)
+    check(locals(), RULES)
     # One transaction: after a commit, whoever may write to the schema could replace what a superuser calls next.
     with conn.transaction(force_rollback=dry_run):
         return _install(conn, queues, cron, cron_role, roles, grants, queue_grants)
@@ -227,7 +243,7 @@ def _create(conn: Connection, queue: str | Mapping[str, Any]) -> bool:
             return True
         if policy:
             run(conn, verbs.alter_queue(_name(queue), **policy))
-    except InvalidArgument as error:
+    except (InvalidArgument, InvalidMessage) as error:
         error.at(f"queue {_name(queue)!r}")
         raise
     return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
 
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import seen
 
 Row = dict[str, Any]
@@ -30,6 +32,13 @@ class Unreadable:
     reason: str
 
 
+class Steps(Protocol):
+    """What keeps the steps of messages: core.consumer.steps."""
+
+    def run(self, id_: int, name: str, function: Callable[[], Any]) -> Any: ...
+    async def run_async(self, id_: int, name: str, function: Callable[[], Awaitable[Any] | Any]) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
     """A message as a consumer gets it. `lock_token` is None if it was consumed and not leased.
@@ -51,6 +60,33 @@ class Message:
     created_at: datetime
     lock_token: UUID | None = None
     lock_expires_at: datetime | None = None
+    _steps: Steps | None = field(default=None, repr=False)
+
+    def step(self, name: str, function: Callable[[], Any]) -> Any:
+        """Call the function, keep its result and return it; if an attempt before kept one, return that without a call.
+
+        What an attempt has kept, later ones skip, also those of the message that repeats a dead one, unless it was
+        requeued with another body. A step that is kept extends the lease. The result is JSON of at most 64 kB, and what
+        is returned is what JSON makes of it. Nothing is kept if the function raises. Each step has a name of its own.
+
+        A crash between the end of the function and the call that keeps its result repeats the step. On the connection
+        of the consumer, both may be one transaction. LeaseLost, before the function is called or when its result is to
+        be kept; InvalidMessage if the result is not JSON; InvalidArgument if it is too large, a message has more than
+        1,000 steps or 1 MB of them, or no Lease holds it.
+        """
+        return self._held_steps().run(self.id, name, function)
+
+    async def astep(self, name: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
+        """Do in an `async def` handler what `step` does, with a function that may be one, too."""
+        return await self._held_steps().run_async(self.id, name, function)
+
+    def _held_steps(self) -> Steps:
+        if self._steps is None:
+            raise InvalidArgument(
+                f"no lease of this process holds message {self.id}",
+                "Get it from a Consumer, a Worker, a consume operator, or as a Lease, such as that of hook.lease().",
+            )
+        return self._steps
 
     @property
     def unreadable(self) -> str | None:
@@ -96,7 +132,7 @@ class DeadMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyQueue:
-    """A queue with messages to lease now (`ready`, counted up to a bound) or when a delay or lease ends (`next_in`).
+    """A queue with messages to lease now (`ready`, counted up to a bound) or later (`next_in`).
 
     `topics` are up to twenty different ones of those that were counted.
     """
@@ -116,9 +152,13 @@ class ClosedQueue:
     paused: bool
 
     def __str__(self) -> str:
-        if self.paused:
-            return f"queue {self.queue_name!r} is paused: waiting until it is resumed"
-        return f"queue {self.queue_name!r} does not exist, or this login may not see it: waiting until it does"
+        return f"{self.problem}: waiting until it {'is resumed' if self.paused else 'does'}"
+
+    @property
+    def problem(self) -> str:
+        """Why nothing comes from the queue."""
+        why = "is paused" if self.paused else "does not exist, or this login may not see it"
+        return f"queue {self.queue_name!r} {why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +183,7 @@ class QueueStatus:
     """The numbers of a queue. `depth` is `ready` + `leased` + `delayed`.
 
     Where `depth` or `dead` is larger than `counted_up_to`, there are more than that, and the number is the planner's.
+    `limited_until` is when the rate_limit of the queue allows the next lease; None if it allows one now.
     """
 
     queue_name: str
@@ -155,6 +196,7 @@ class QueueStatus:
     dead: int
     upkeep_age: timedelta | None
     counted_up_to: int | None
+    limited_until: datetime | None
 
     def seen(self, name: Literal["depth", "ready", "leased", "delayed", "dead"]) -> int:
         """Return a number as people see it: `10,000+` where there are more than were counted."""
@@ -165,12 +207,14 @@ class QueueStatus:
 class LeasePolicy:
     """How long a lease of a queue lasts, and how long a handler may take for a message; None is forever.
 
-    `counts_leases` says whether the queue has a max_leased, so that its consumers lease one after another.
+    `counts_leases` says whether the queue has a max_leased, so that its consumers lease one after another, and
+    `limits_rate` whether it has a rate_limit, so that its consumers look again when the next lease may begin.
     """
 
     lease_for: timedelta
     handler_timeout: timedelta | None
     counts_leases: bool = False
+    limits_rate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,35 +255,6 @@ class DeadCause:
     last_at: datetime
     newest_id: int
     example: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedMessage:
-    """A finished message without its body."""
-
-    id: int
-    queue_name: str
-    result: str
-    created_at: datetime
-    leased_at: datetime | None
-    archived_at: datetime
-    attempts: int
-    handled_by: str | None
-    details: str | None
-    reference: str | None
-    requeues: int
-    requeued_from: int | None
-    remedy: str | None
-    remedied_at: datetime | None
-    remedied_by: str | None
-    requeued_as: int | None
-    dismissed_for: str | None
-    body_bytes: int
-    topic: str | None
-    group_key: str | None
-    fingerprint: str | None
-    output: Any
-    failure: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

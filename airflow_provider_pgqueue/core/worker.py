@@ -17,7 +17,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, timed
-from airflow_provider_pgqueue.core.client import run_async
+from airflow_provider_pgqueue.core.client import run, run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async, pause_after
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
@@ -27,12 +27,14 @@ from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InUse, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
+from airflow_provider_pgqueue.core.message import ReadyQueue
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.signals import stop_on_signals
 
 log = logging.getLogger(__name__)
 
 _AFTER_NOTHING: Final = 0.01  # seconds until the next look of a worker that found nothing
+_AFTER_LOCKED: Final = 1.0  # seconds until the next look of a worker that found what is ready locked by another session
 
 
 class Bell:
@@ -47,7 +49,7 @@ class Bell:
 
     def ring(self) -> None:
         """Wake whoever waits, or whoever waits next."""
-        if self._rings.empty():  # of several at this time each may ring: that costs a look in vain
+        if self._rings.empty():  # of several at this time each may ring: that costs a look that finds nothing
             self._rings.put(None)
 
     def wait(self, seconds: float) -> None:
@@ -153,7 +155,15 @@ class Worker:
                 # the first: that ring may have been for what the drain before it took already.
                 self._told_to_stop.wait(_AFTER_NOTHING)
             # A ring during the work leads to another look.
-            self._doorbell.wait(self._poll_seconds)
+            self._doorbell.wait(self._until_next(conn, fruitless) if intake.limits_rate else self._poll_seconds)
+
+    def _until_next(self, conn: psycopg.Connection[Any], fruitless: int) -> float:
+        """Return how many seconds to wait at most, where nobody rings when the next lease may begin."""
+        found = run(conn, self._question())
+        if any(queue.ready for queue in found):  # since the lease, unless another session has locked what is ready
+            return 0.0 if fruitless < 2 else min(_AFTER_LOCKED, self._poll_seconds)
+        next_in = _soonest(found)
+        return self._poll_seconds if next_in is None else min(next_in.total_seconds(), self._poll_seconds)
 
     def _finish_lease(self, conn: psycopg.Connection[Any]) -> None:
         """Settle what was handled under a lease whose connection broke, and release what nobody had begun."""
@@ -230,11 +240,14 @@ class Worker:
         return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
-        ask = verbs.ready_queues([self.consumer.queue_name], count_up_to=1, topic=self.consumer.topic)
-        found = await run_async(conn, ask)
+        found = await run_async(conn, self._question())
         if any(queue.ready for queue in found):
             self._doorbell.ring()
-        return min(
-            (queue.next_in for queue in found if queue.next_in is not None),
-            default=None,
-        )
+        return _soonest(found)
+
+    def _question(self) -> verbs.Statement[list[ReadyQueue]]:
+        return verbs.ready_queues([self.consumer.queue_name], count_up_to=1, topic=self.consumer.topic)
+
+
+def _soonest(found: list[ReadyQueue]) -> timedelta | None:
+    return min((queue.next_in for queue in found if queue.next_in is not None), default=None)

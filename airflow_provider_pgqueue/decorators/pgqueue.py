@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import get_unique_task_id, task_decorator_factory
 
+from airflow_provider_pgqueue.core.argument import check, truth
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 
@@ -39,6 +40,7 @@ class PgQueueDecoratedOperator(PgQueueConsumeOperator):
     ) -> None:
         # The return value of the task is a count of outcomes: what the function returns belongs to its message.
         del multiple_outputs
+        check({"batches": batches}, {"batches": truth})
         if not getattr(self, "_BaseOperator__from_mapped", False):
             task_id = get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group"))
         handler: dict[str, Any] = {"apply_function_batch" if batches else "apply_function": python_callable}

@@ -15,6 +15,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InUse
 from airflow_provider_pgqueue.core.message import Dispatch, Message
+from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.dispatch import dag_runs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CONF: Final = "pgqueue"
+CONF: Final = "pgqueue"
 """The key of a run's `conf` under which its messages are named."""
+_NEEDED: Final = ("open_dispatches", "start_dispatch", "extend_dispatches", "end_dispatch")
 _LOOK_EVERY: Final = 20.0
 """Seconds after which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
 
@@ -50,9 +52,12 @@ def get_messages(
     messages none is left.
     """
     dag_run = context["dag_run"]
-    messages = PgQueueHook(pgqueue_conn_id).run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
+    hook = PgQueueHook(pgqueue_conn_id)
+    messages = hook.run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
     wanted = None if ids is None else set(ids)
-    return [message for message in messages if wanted is None or message.id in wanted]
+    found = [message for message in messages if wanted is None or message.id in wanted]
+    bodies = hook.body_store()
+    return found if bodies is None else [bodies.read(message) for message in found]
 
 
 def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -60,7 +65,7 @@ def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None = None) -> dict[s
     named: dict[str, Any] = {"queue_name": dispatch.queue_name, "ids": dispatch.ids}
     if dispatch.fingerprint is not None:
         named["fingerprint"] = dispatch.fingerprint
-    return {**(conf or {}), _CONF: named}
+    return {**(conf or {}), CONF: named}
 
 
 def hand_over(
@@ -76,6 +81,7 @@ def hand_over(
     paused DAG gets none. If Airflow makes no run of the DAG, the dispatches without one end, and RunRefused is raised.
     """
     with PgQueueHook(pgqueue_conn_id).connect() as conn:
+        require(conn, (opening.function, *_NEEDED), queue_name)
         done, unstarted = reconcile(conn, queue_name, dag_id)
         try:
             if dag_runs.is_paused(dag_id):

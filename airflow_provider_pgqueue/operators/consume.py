@@ -227,6 +227,7 @@ class PgQueueConsumeOperator(WaitingTask):
             on_error=self.on_error,
             handled_by=handled_by,
             topic=self.topic,
+            bodies=self._hook.body_store(),
         )
 
     def _fail_on_failed(self, failed: int, handled: int) -> None:
@@ -270,9 +271,9 @@ class PgQueueConsumeOperator(WaitingTask):
     def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""
         if context["ti"].try_number > 1:
-            released = run(conn, verbs.release_held_by(self.queue_name, task_of(context)))
+            released = run(conn, verbs.release_messages(self.queue_name, holder=task_of(context)))
             if released:
-                self.log.info("released %s that an earlier try held", quantity(released))
+                self.log.info("released %s that an earlier try held", quantity(len(released)))
 
     def _give_back(self, lease: Lease) -> None:
         try:

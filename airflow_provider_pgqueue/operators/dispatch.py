@@ -10,7 +10,6 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
-    json_object,
     one_of,
     optional,
     queue_name,
@@ -20,7 +19,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.dispatch import end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.starter import RunStarter
+from airflow_provider_pgqueue.tasks.starter import RunStarter, more_conf
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
@@ -60,7 +59,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     :param group_by: give a run only messages with the same `topic` or `reference`.
     :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
     :param on_failure: what a failed run does to its messages: `retry` or `fail`.
-    :param conf: more `conf` for the runs.
+    :param conf: more `conf` for the runs, under other keys than `pgqueue`.
     :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
     """
 
@@ -72,7 +71,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         "group_by": optional(one_of("topic", "reference")),
         "max_open": whole(1, 10_000),
         "on_failure": one_of("retry", "fail"),
-        "conf": optional(json_object),
+        "conf": optional(more_conf),
         "lease_for": duration(timedelta(minutes=1), _LONGEST_LEASE),
     }
     idle_without: ClassVar[Mapping[str, str]] = {**WaitingTask.idle_without, "group_by": "batch_size"}

@@ -10,7 +10,6 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
-    json_object,
     optional,
     queue_name,
     results,
@@ -19,7 +18,7 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.dispatch import hand_over
-from airflow_provider_pgqueue.tasks.starter import RunStarter
+from airflow_provider_pgqueue.tasks.starter import RunStarter, more_conf
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 
@@ -51,7 +50,7 @@ class PgQueueDispatchDeadOperator(RunStarter):
     :param batch_size: the largest number of messages for one run.
     :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
     :param retry_after: the pause after a run that failed; at most a day.
-    :param conf: more `conf` for the runs.
+    :param conf: more `conf` for the runs, under other keys than `pgqueue`.
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "results", "conf", "pgqueue_conn_id")
@@ -66,7 +65,7 @@ class PgQueueDispatchDeadOperator(RunStarter):
         "batch_size": whole(1, 10_000),
         "max_open": whole(1, 10_000),
         "retry_after": duration(timedelta(0), timedelta(days=1)),
-        "conf": optional(json_object),
+        "conf": optional(more_conf),
     }
 
     def __init__(

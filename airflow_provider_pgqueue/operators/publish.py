@@ -191,4 +191,4 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
         own = self._has_own_key
         bodies = [f"/{hashlib.sha256(text.encode()).hexdigest()[:16]}" if own else "" for text in texts]
         keys = [f"{key}/{place}{body}" if place or own else key for place, body in enumerate(bodies)]
-        return run(conn, self._statement(texts, *keys))
+        return run(conn, self._statement(conn, texts, *keys))

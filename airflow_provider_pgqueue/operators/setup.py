@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from airflow_provider_pgqueue.core.argument import Rule, optional, text, truth
+from airflow_provider_pgqueue.core.argument import Rule
 from airflow_provider_pgqueue.core.installation import RULES, Users
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
@@ -36,14 +36,7 @@ class PgQueueSetupOperator(QueueTask):
 
     template_fields: Sequence[str] = ("queues", "grants", "queue_grants", "pgqueue_conn_id")
     ui_color = "#e4f0e4"
-    rules: ClassVar[Mapping[str, Rule]] = {
-        **QueueTask.rules,
-        **RULES,
-        "cron": optional(truth),
-        "cron_role": optional(text),
-        "roles": optional(truth),
-        "dry_run": truth,
-    }
+    rules: ClassVar[Mapping[str, Rule]] = {**QueueTask.rules, **RULES}
 
     # BaseOperator has a method of that name.
     attributes: ClassVar[Mapping[str, str]] = {"dry_run": "dry_run_only"}

@@ -227,7 +227,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stopped(number: int, frame: object) -> NoReturn:
-    # Once: a second signal meanwhile must not interrupt the stopping.
+    # Only the first signal counts: a second one must not interrupt the stopping.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 

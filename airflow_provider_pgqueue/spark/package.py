@@ -17,7 +17,7 @@ def package(target: Path) -> Path:
     """
     root = Path(__file__).parents[1]
     folders = {name: root / name for name in ("core", "export", "spark")} | {"sql": Path(str(sql_folder()))}
-    files = {name: root / name for name in ("__init__.py", "database.py")}
+    files = {"__init__.py": root / "__init__.py"}
     for name, folder in folders.items():
         files |= {f"{name}/{file.relative_to(folder).as_posix()}": file for file in sorted(folder.rglob("*"))}
     unfinished = target.with_name(f".{target.name}.unfinished")

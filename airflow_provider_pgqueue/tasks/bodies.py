@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_provider_pgqueue.core.argument import Rule, a_type, json_value
-from airflow_provider_pgqueue.core.client import to_json
+from airflow_provider_pgqueue.core.client import all_to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call_without
 from airflow_provider_pgqueue.tasks.publish import PublishTask
@@ -85,7 +85,7 @@ class PublishesBodies(PublishTask):
             _check_several(bodies, "the function of messages returned")
             if not isinstance(bodies, Iterable):
                 raise InvalidArgument(f"the function of messages returned {a_type(bodies)}", "Let it return a list.")
-        texts = map(to_json, bodies)
+        texts = all_to_json(bodies)
         while batch := list(islice(texts, self.batch_size)):
             yield batch
 

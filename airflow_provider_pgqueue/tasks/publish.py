@@ -27,7 +27,8 @@ from airflow_provider_pgqueue.core.argument import (
     truth,
     whole,
 )
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.body_store import BodyStore
+from airflow_provider_pgqueue.core.client import JsonText, run
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
@@ -117,6 +118,7 @@ class PublishTask(QueueTask):
     _one_key_for_all: ClassVar[bool] = True
     """Whether in one transaction only the first message has a key, for all."""
     _own_headers: ClassVar[Mapping[str, Any]] = {}
+    _bodies: BodyStore | None = None
 
     def __init__(
         self,
@@ -216,7 +218,9 @@ class PublishTask(QueueTask):
         published = Published(self.queue_name)
         began_at = said_at = time.monotonic()
         in_one = self.one_transaction
-        with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
+        hook = PgQueueHook(self.pgqueue_conn_id)
+        self._bodies = hook.body_store()
+        with hook.connect() as conn, conn.transaction() if in_one else nullcontext():
             for number, batch in enumerate(self._batches()):
                 self._check_replaces_one(number + len(batch))
                 published.several |= number + len(batch) > 1
@@ -234,11 +238,11 @@ class PublishTask(QueueTask):
     def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
         """Publish a batch, or nothing if its key is remembered: the key is that of the first message."""
         if (key := self._key(number)) is None:
-            return run(conn, self._statement(texts))
-        first = run(conn, self._statement(texts[:1], key))
+            return run(conn, self._statement(conn, texts))
+        first = run(conn, self._statement(conn, texts[:1], key))
         if isinstance(first[0], Duplicate) or not texts[1:]:
             return first
-        return first + run(conn, self._statement(texts[1:]))
+        return first + run(conn, self._statement(conn, texts[1:]))
 
     def _key(self, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""
@@ -247,7 +251,9 @@ class PublishTask(QueueTask):
             return None
         return key if self.one_transaction and number == 0 else f"{key}#{number}"
 
-    def _statement(self, texts: list[str], *keys: str) -> Statement[list[int]]:
+    def _statement(self, conn: psycopg.Connection[Any], texts: list[str], *keys: str) -> Statement[list[int]]:
+        if self._bodies is not None:
+            texts = [self._bodies.put(conn, JsonText(text)) for text in texts]
         options: BatchOptions = {
             "priority": self.message_priority,
             "delay": self.delay,

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SAY_EVERY: Final = 5.0  # seconds
+_SAID: Final = 10  # ids
 _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
-_NOT_DONE: Final = ("stopped", *_STAY_DEAD)
+_NOT_DONE: Final = ("stopped", "unknown", *_STAY_DEAD)
 _COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
 _OF_FILTER: Final = frozenset(field.name for field in fields(DeadFilter))
 _OF_REPAIR: Final = frozenset(field.name for field in fields(Repair)) - {"function", "validator"}
@@ -89,8 +90,8 @@ class RemedyTask(QueueTask):
 
     The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
     and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
-    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. A warning in the log says what stays dead, and
-    that `max_messages` is reached.
+    `unknown`, the ids of `ids` that no dead message has; `ids`; `stopped`, why the canary ended the run, or None;
+    `dry_run`. A warning in the log says what stays dead, that `max_messages` is reached, and that `ids` is empty.
 
     :param queue_name: the queue of the dead messages, to which they return; None only with `ids`, `cause`,
         `fingerprints` or `reference`, for messages of any queue.
@@ -115,7 +116,8 @@ class RemedyTask(QueueTask):
     :param batch_size: messages per lease.
     :param lease_for: how long a lease lasts without renewal, and so how long the messages of a killed task wait.
     :param fail_on: what fails the task at its end, without a retry: outcomes, such as `["raised", "invalid"]`, if any
-        message had one, and `stopped`, if the canary ended the run. By default only that.
+        message had one, `stopped`, if the canary ended the run, and `unknown`, if no dead message
+        has one of the `ids`. By default the last two.
     :param dry_run: say what would be done, and change nothing.
     """
 
@@ -185,7 +187,7 @@ class RemedyTask(QueueTask):
         delay: Duration = timedelta(0),
         batch_size: int = 100,
         lease_for: Duration = timedelta(minutes=1),
-        fail_on: Sequence[str] = ("stopped",),
+        fail_on: Sequence[str] = ("stopped", "unknown"),
         dry_run: bool = False,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
@@ -244,17 +246,33 @@ class RemedyTask(QueueTask):
         self.log.info("dead messages of %s: %s", self.queue_name or "all queues", summary)
         note_remedies(self.queue_name, summary)
         self.lineage_rows = 0 if self.is_dry_run else summary["requeued"]
-        if bad := {name: summary[name] for name in self.fail_on if summary[name]}:
+        if any(summary[name] for name in self.fail_on):
             # A retry would call the same function with the same messages.
-            raise AirflowFailException(f"dead messages of {self.queue_name or 'all queues'} stay dead: {bad}")
+            raise AirflowFailException(self._not_done(summary, self.fail_on))
         self._warn_of_dead(summary)
         return summary
+
+    def _not_done(self, summary: Mapping[str, Any], names: Sequence[str]) -> str:
+        """Say what was not done, of these outcomes, and why."""
+        where = self.queue_name or "all queues"
+        said = []
+        if "unknown" in names and (ids := summary["ids"].get("unknown")):
+            more = ", …" if summary["unknown"] > _SAID else ""
+            said.append(
+                f"No dead message of {where} has the id {', '.join(map(str, ids[:_SAID]))}{more}: check the ids, and "
+                "the name of the queue."
+            )
+        if dead := {name: summary[name] for name in names if name != "unknown" and summary[name]}:
+            said.append(f"Dead messages of {where} stay dead: {dead}. The log above says why.")
+        return " ".join(said)
 
     def _warn_of_dead(self, summary: Mapping[str, Any]) -> None:
         """Warn of the messages that a successful run leaves dead."""
         where = self.queue_name or "all queues"
-        if dead := {name: summary[name] for name in _NOT_DONE if summary[name]}:
-            self.log.warning("dead messages of %s stay dead: %s. fail_on makes that a failure.", where, dead)
+        if not_done := self._not_done(summary, _NOT_DONE):
+            self.log.warning("%s To fail the task for this, name the outcome in fail_on.", not_done)
+        if empty := [name for name in ("ids", "fingerprints") if self._given_list(name) == []]:
+            self.log.warning("%s is empty, so no message was chosen. Leave it out to choose all.", empty[0])
         if self.max_messages is not None and sum(summary[name] for name in _COUNTED) >= self.max_messages:
             self.log.warning(
                 "stopped at max_messages, %s: more dead messages of %s may be left", f"{self.max_messages:,}", where
@@ -273,10 +291,15 @@ class RemedyTask(QueueTask):
         function, validator = self._function()
         given = self._given()
         given |= {"since": _moment(self.since), "until": _moment(self.until)}
-        given["ids"] = json.loads(self.ids) if isinstance(self.ids, str) else self.ids
+        given["ids"] = self._given_list("ids")
         which = DeadFilter(**{name: given[name] for name in _OF_FILTER})
         rest = {name: value for name, value in given.items() if name in _OF_REPAIR}
         return Repair(function=function, validator=validator, run_id=run_id, which=which, **rest)
+
+    def _given_list(self, name: str) -> list[Any] | None:
+        """Return an argument that may be the JSON text of a list, as a template makes it."""
+        value = getattr(self, name)
+        return json.loads(value) if isinstance(value, str) else value if value is None else list(value)
 
 
 def _moment(value: datetime | str | None) -> datetime | None:

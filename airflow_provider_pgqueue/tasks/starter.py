@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_pgqueue.core.argument import json_object
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.dispatch import CONF
 from airflow_provider_pgqueue.tasks.task import QueueTask
+
+
+def more_conf(value: Any) -> str | None:
+    """Judge what a DAG adds to the `conf` of the runs."""
+    if isinstance(value, Mapping) and CONF in value:
+        return f"The runs get their messages under {CONF!r}: give your values another key."
+    return json_object(value)
 
 
 class RunStarter(QueueTask):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 from airflow.sdk.bases.operator import BaseOperatorMeta
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts, text
 from airflow_provider_pgqueue.core.duration import as_timedelta
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.lineage import QueueLineage
@@ -104,7 +106,7 @@ class TaskArguments(CommonArguments, total=False):
 
 
 class TaskClass(BaseOperatorMeta):
-    """Refuses what a DAG gives to a task by a wrong name, or in vain.
+    """Refuses what a DAG gives to a task by a wrong name, or where it does nothing.
 
     Before Airflow does: it would say of a misspelled name only that the right one is missing.
     """
@@ -178,7 +180,7 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         self.template_fields = [name for name in self.template_fields if name not in self.unseen_fields]
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume as Airflow does; an error also says why the trigger failed, or what the task waited for in vain."""
+        """Resume as Airflow does; an error also says why the trigger failed, or what the task waited for."""
         if next_method == _TRIGGER_FAILED and next_kwargs and (lines := next_kwargs.get("traceback")):
             # Airflow's own says "Trigger failure", and leaves the reason to the log.
             reason = str(lines[-1]).strip()
@@ -200,10 +202,19 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
             f"{self.awaited} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
         )
         return (
-            f"waited for {subject}{f' ({chosen})' if chosen else ''} in vain, for the {name} of "
-            f"{as_timedelta(limit)}. "
-            "Give it more time, or see in the queue what is missing."
+            f"waited for {subject}{f' ({chosen})' if chosen else ''} until the {name} of {as_timedelta(limit)} was "
+            f"over. {self._why_nothing_came(queue_name)}"
         )
+
+    def _why_nothing_came(self, queue_name: str | None) -> str:
+        """Say what is wrong with the queue that the task waited for, or what to do if nothing is."""
+        # Nobody may be told, for example where the database is down: the time-out matters more.
+        with suppress(PgQueueError, AirflowException):
+            names = [] if queue_name is None else [queue_name]
+            for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues(names)):
+                fix = "Resume it" if closed.paused else "Check the name, create the queue, or grant it to the login"
+                return f"The {closed.problem}. {fix}."
+        return "Give it more time, or look in the queue for what is missing."
 
     def pre_execute(self, context: Any) -> None:
         """Check what templates and other tasks made; all else was checked when it was written.

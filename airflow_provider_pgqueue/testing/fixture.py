@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core.consumer.batch import Handler
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.message import ArchivedMessage, Message
+from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
 
@@ -31,15 +31,38 @@ Connection = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArchivedWithBody(ArchivedMessage):
+class ArchivedMessage:
     """A finished message as the archive has it, with its body."""
 
+    id: int
+    queue_name: str
+    result: str
+    created_at: datetime
+    leased_at: datetime | None
+    archived_at: datetime
+    attempts: int
+    handled_by: str | None
+    details: str | None
+    reference: str | None
+    requeues: int
+    requeued_from: int | None
+    remedy: str | None
+    remedied_at: datetime | None
+    remedied_by: str | None
+    requeued_as: int | None
+    dismissed_for: str | None
+    body_bytes: int
+    topic: str | None
+    group_key: str | None
+    fingerprint: str | None
+    output: Any
+    failure: dict[str, Any] | None
     body: Any
     headers: Any
 
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
-        return f"<ArchivedWithBody {self.id} of {self.queue_name}, {self.result}>"
+        return f"<ArchivedMessage {self.id} of {self.queue_name}, {self.result}>"
 
 
 class PgQueueFixture:
@@ -130,16 +153,16 @@ class PgQueueFixture:
         """Return how many messages, of one queue or of all, were archived with which result."""
         return dict(self._own.execute(query("testing/results"), {"queue_name": queue_name}).fetchall())
 
-    def archived(self, queue_name: str | None = None) -> list[ArchivedWithBody]:
+    def archived(self, queue_name: str | None = None) -> list[ArchivedMessage]:
         """Return the finished messages, of one queue or of all, oldest end first."""
         return self._archive(queue_name, dead=False)
 
-    def dead(self, queue_name: str | None = None) -> list[ArchivedWithBody]:
+    def dead(self, queue_name: str | None = None) -> list[ArchivedMessage]:
         """Return the dead messages without a remedy, and leave them there."""
         return self._archive(queue_name, dead=True)
 
-    def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedWithBody]:
-        with self._own.cursor(row_factory=class_row(ArchivedWithBody), binary=True) as cursor:
+    def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedMessage]:
+        with self._own.cursor(row_factory=class_row(ArchivedMessage), binary=True) as cursor:
             return cursor.execute(query("testing/archived"), {"queue_name": queue_name, "dead": dead}).fetchall()
 
     # Time -------------------------------------------------------------------------------------------------------------

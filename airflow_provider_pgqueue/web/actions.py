@@ -96,7 +96,29 @@ def _unfinished(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     return {}
 
 
+def _waiting(conn: Connection, name: str, given: Form) -> dict[str, Any]:
+    """Return the priority of a message; raise 409 if it does not wait."""
+    found = rows_of(conn, "unfinished_message", id=int(given["id"]))
+    if not found or found[0]["lock_expires_at"] is not None:
+        raise HTTPException(409, f"Message {given['id']} is leased or finished: there is nothing to change.")
+    return {"priority": found[0]["priority"]}
+
+
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
+    return {"queue_name": name, "message": _body(form), "reference": dead.text(form, "reference")}
+
+
+def _change(conn: Connection, name: str, form: Form) -> dict[str, Any]:
+    """Return what is written in the form; what is left empty stays as it is."""
+    to = {
+        "priority": policy.value("priority", text) if (text := dead.text(form, "priority")) else None,
+        "delay": policy.value("delay", text) if (text := dead.text(form, "delay")) else None,
+        "message": _body(form) if form.get("body", "").strip() else None,
+    }
+    return _one(conn, name, form) | {key: value for key, value in to.items() if value is not None}
+
+
+def _body(form: Form) -> JsonText:
     try:
         json.loads(form.get("body", ""), parse_constant=_refuse)
     except RecursionError:
@@ -105,8 +127,8 @@ def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
         where = f", at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         fix = 'Write for example {"order": 7}, or "a text" in quotes.'
         raise InvalidMessage(f"the body is not JSON{where}", fix) from None
-    # As it was written: a number of Python would lose digits.
-    return {"queue_name": name, "message": JsonText(form["body"]), "reference": dead.text(form, "reference")}
+    # The body stays as it was written: a number of Python would lose digits.
+    return JsonText(form["body"])
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -225,6 +247,16 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         danger=True,
         nothing="Nothing was done: it is finished by now.",
     ),
+    "change": Action(
+        "Change this message?",
+        "Change it",
+        "What you leave empty stays as it is. The message keeps its place in the order, and in its group.",
+        "change",
+        _change,
+        "Changed {n}.",
+        about=_waiting,
+        nothing="Nothing was done: it is leased or finished by now.",
+    ),
 }
 
 
@@ -334,7 +366,7 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     finally:
         site.shared.forget()
     if rows is None and many and many.later:
-        # Not to the next part: if the first answer arrived, too, both would continue and take more than was asked for.
+        # Do not lead to the next part: if the first answer arrived too, both would go on, and take more than was asked.
         return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
     if rows is None:
         return _tell(request, path, done="again")

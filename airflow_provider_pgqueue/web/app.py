@@ -94,7 +94,7 @@ def _whole(scope: Any) -> str:
     if path == root:
         return path + "/"
     if not path.startswith(f"{root}/"):
-        # Of a mounted application `root_path` includes the place where it is mounted, and so does the path.
+        # The `root_path` of a mounted application includes the place where it is mounted, and so does the path.
         return str(scope.get("app_root_path", root).rstrip("/")) + path
     return path
 
@@ -130,7 +130,7 @@ def _refused(request: Request, error: Any) -> Response:
 
 
 def _misspelt(request: Request, error: Any) -> Response:
-    # Not what was given: the page names the parameter only.
+    # The page names the parameter only, and not what was given.
     wrong = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
     return error_page(request, 422, f"The address of this page is not valid: {wrong}")
 

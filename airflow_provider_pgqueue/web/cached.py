@@ -12,7 +12,6 @@ from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
 T = TypeVar("T")
 _MOST: Final = 500
-_PATIENCE: Final = 2.0  # seconds that one who asks waits for another, with a thread of the server
 _KEPT_FAILURE: Final = 3.0
 
 
@@ -30,17 +29,20 @@ class Shared:
 
     Nobody waits for long: the last result, however old, is better than a thread that stands still. That the database
     cannot be reached is kept for a short time, too, so that not each of many viewers finds out. Other errors are not.
+
+    :param patience: seconds that a request waits for another one, while it holds a thread of the server.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, patience: float = 2.0) -> None:
         self._clock = clock
+        self._patience = patience
         self._kept: dict[Hashable, _Kept] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, seconds: float, find: Callable[[], T]) -> T:
         """Return the result for a key, found at most `seconds` ago."""
         kept = self._one(key)
-        if not kept.lock.acquire(timeout=_PATIENCE):
+        if not kept.lock.acquire(timeout=self._patience):
             late: T = self._late(kept)
             return late
         try:
@@ -67,7 +69,7 @@ class Shared:
         return kept.value
 
     def forget(self) -> None:
-        """Look for every result again: somebody changed something."""
+        """Forget every result, because somebody changed something."""
         with self._lock:
             self._kept.clear()
 

@@ -80,7 +80,7 @@ def check_same_origin(request: Request) -> None:
         # The browser vouches for it, also behind a proxy that changes Host.
         same = fetched_from == "same-origin"
     else:
-        # Over plain HTTP, except of this machine, it does not.
+        # Over plain HTTP it does not, except for this machine.
         asked = {request.headers.get("host"), site_of(request).origin} - {None, ""}
         same = origin is not None and urlsplit(origin).netloc in asked
     if not same:

@@ -48,7 +48,7 @@ def _find(site: Site, id: int, bodies: bool) -> dict[str, Any]:
     with site.reading(bodies=bodies) as conn:
         life = run(conn, verbs.message_life(id))
         waiting = rows_of(conn, "unfinished_message", id=id)
-        finished = [] if waiting else run(conn, verbs.search_archive(id=id))
+        finished = [] if waiting else rows_of(conn, "finished_message", id=id)
         rights = Rights.of(conn, life[0]["queue_name"]) if life else None
     return {
         "life": life,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -16,9 +17,30 @@ from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
-_DURATIONS: Final = ("lease_for", "backoff_first", "backoff_max", "handler_timeout", "retention", "dedup_window")
-_NUMBERS: Final = ("max_attempts", "max_leased", "max_depth", "max_body_bytes")
-_CHOICES: Final = {"notify": ("always", "gated", "off"), "on_dead_head": ("block", "skip")}
+_DURATIONS: Final = (
+    "lease_for",
+    "rate_period",
+    "backoff_first",
+    "backoff_max",
+    "handler_timeout",
+    "retention",
+    "dedup_window",
+)
+_NUMBERS: Final = (
+    "max_attempts",
+    "max_leased",
+    "max_leased_per_group",
+    "rate_limit",
+    "rate_burst",
+    "max_depth",
+    "max_body_bytes",
+)
+_CHOICES: Final = {
+    "fair_by": ("", "group", "topic"),
+    "notify": ("always", "gated", "off"),
+    "on_dead_head": ("block", "skip"),
+}
+_TEXTS: Final = ("weights",)
 
 
 def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
@@ -43,7 +65,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     written = _written(form, policy)
     if not written:
         raise InvalidArgument("nothing is changed", "Change a field, or go back.")
-    # All of them, and before any other error: the form that comes back knows the values of now.
+    # Name all of them, before any other error, because the form that comes back shows the current values.
     others = [
         f"{key} to {policy[key] or 'no limit'}"
         for key, text in written.items()
@@ -54,7 +76,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
             f"somebody changed {' and '.join(others)} meanwhile",
             "Nothing of this form was done. Send it again if what you wrote is still right.",
         )
-    return {"queue_name": name} | {key: _value(key, text) for key, text in written.items()}
+    return {"queue_name": name} | {key: value(key, text) for key, text in written.items()}
 
 
 def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
@@ -66,13 +88,15 @@ def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
 def _texts(conn: Connection, name: str) -> dict[str, str]:
     run(conn, verbs.status(name))  # raises for an unknown queue
     (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
-    return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_CHOICES)}
+    return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_TEXTS, *_CHOICES)}
 
 
 def _as_text(value: Any) -> str:
     """Return a value as the form shows it and takes it back: durations as 1h30m."""
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, timedelta):
         return str(value)
     seconds = value.total_seconds()
@@ -83,10 +107,16 @@ def _as_text(value: Any) -> str:
     return "".join(parts + ([f"{seconds:g}s"] if seconds or not parts else []))
 
 
-def _value(key: str, text: str) -> Any:
+def value(key: str, text: str) -> Any:
+    """Return what was written in a field as a verb takes it; InvalidArgument if it cannot be that."""
     if key in _CHOICES:
         return text
-    if key in _DURATIONS:
+    if key in _TEXTS:
+        try:
+            return json.loads(text or "{}")
+        except (ValueError, RecursionError):
+            raise InvalidArgument(f"{key} is not JSON", 'Give {"key": weight}; leave it empty for 1 each.') from None
+    if key in (*_DURATIONS, "delay"):
         try:
             return f"{parse_duration(text or '0').total_seconds()} seconds"
         except ValueError as error:

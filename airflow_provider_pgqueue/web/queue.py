@@ -69,6 +69,7 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
             "causes": part(conn, lambda: site.shared.get(("dead", name, span, bodies), _SLOWER, causes)),
             "workers": part(conn, lambda: run(conn, verbs.workers(name))[:50]),
             "schedules": part(conn, lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),
+            "batches": part(conn, lambda: rows_of(conn, "batches_of_queue", queue_name=name)),
             "dispatches": part(conn, lambda: rows_of(conn, "dispatches_of_queue", queue_name=name)),
             "policy": part(conn, lambda: rows_of(conn, "policy_of_queue", queue_name=name)[0]),
             "listeners": part(conn, lambda: rows_of(conn, "listeners")),
@@ -77,7 +78,7 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
 
 
 def _with_older(conn: Connection, name: str, dead: int, found: list[Row]) -> list[Row]:
-    """Return the causes of the time, or if nothing of that time is left, also those of what is dead from before."""
+    """Return the causes of the time, and if none of its messages is left, also those of messages that died before."""
     if not dead or any(cause["waiting"] for cause in found):
         return found
     older = part(conn, lambda: run(conn, verbs.dead_causes(name))[:_CAUSES])

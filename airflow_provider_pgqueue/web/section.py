@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """In place of a section that the login of the connection may not read."""
+    """Stands in place of a section that the login of the connection may not read."""
 
     problem: str
     fix: str | None

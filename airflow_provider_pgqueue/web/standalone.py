@@ -43,7 +43,7 @@ class _Below:
         root = scope.get("root_path", "").rstrip("/")
         given = scope["path"].removeprefix(root).removeprefix("/").partition("/")[0]
         app = self._app
-        # A page elsewhere can give this machine a name of its own, but not the name that it is asked by.
+        # Another site can let a name of its own lead to this machine, and then the browser asks for that name.
         if Request(scope).url.hostname not in self._hosts:
             app = _refusal(403, "This page is for 127.0.0.1 and localhost. Behind a proxy it needs --base-url.")
         elif not hmac.compare_digest(given.encode(), self._token.encode()):

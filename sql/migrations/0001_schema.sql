@@ -13,7 +13,14 @@ CREATE TABLE messages.queue (
     notify           text        NOT NULL DEFAULT 'always' CHECK (notify IN ('always', 'gated', 'off')),
     on_dead_head     text        NOT NULL DEFAULT 'block' CHECK (on_dead_head IN ('block', 'skip')),
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
+    fair_by          text        CHECK (fair_by IN ('group', 'topic')),
+    weights          jsonb       CHECK (jsonb_typeof(weights) = 'object'),
     max_leased       integer     CHECK (max_leased >= 1),
+    max_leased_per_group integer NOT NULL DEFAULT 1 CHECK (max_leased_per_group >= 1),
+    rate_limit       integer     CHECK (rate_limit >= 1),
+    rate_period      interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + rate_period > '2001-02-01'),
+    rate_burst       integer     NOT NULL DEFAULT 1 CHECK (rate_burst BETWEEN 1 AND 10000),
+    rate_mark        regclass,
     max_depth        bigint      CHECK (max_depth >= 1),
     look_due         regclass,
     lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
@@ -32,7 +39,14 @@ COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finish
 COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: one uncommitted publisher at a time rings; off: consumers poll.';
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
+COMMENT ON COLUMN messages.queue.fair_by IS 'What messages take turns by: group (group_key) or topic (its first word), unless a header fair_key says otherwise; NULL for the order of publishing.';
+COMMENT ON COLUMN messages.queue.weights IS 'How many messages a turn of a key has, {"key": number}; 1 for keys that are missing.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
+COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at once. Their order is kept with 1.';
+COMMENT ON COLUMN messages.queue.rate_limit IS 'How many leases may begin in a rate_period, evenly spread; NULL for any number.';
+COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
+COMMENT ON COLUMN messages.queue.rate_burst IS 'How many may begin at once after a pause, beyond which the next have to wait for their time.';
+COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that only whoever may read this table can compute them.';
@@ -100,7 +114,9 @@ CREATE TABLE messages.message (
     due_at          timestamptz,
     topic           text,
     group_key       text,
+    fair_key        text,
     last_error      text,
+    steps           jsonb,
     PRIMARY KEY (id)
 ) PARTITION BY LIST (id);
 -- The lease columns are in no index and the pages keep room (fillfactor 50), so that a lease is a HOT update.
@@ -118,6 +134,10 @@ CREATE INDEX message_order_idx ON messages.message_rows (queue_name, priority DE
 CREATE INDEX message_reference_idx ON messages.message_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
 -- What waits behind others of its group has a visible_at of infinity and lies at the end of the group.
 CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
+-- The last place that a key has in a lane, whether it waits there, is delayed, or waits behind others of its group.
+CREATE INDEX message_fair_idx ON messages.message_rows (queue_name, fair_key, priority, coalesce(due_at, visible_at)) WHERE fair_key IS NOT NULL;
+-- Only messages of batches are in it. Those that were published last are mostly finished last, so the look for one that is left begins there.
+CREATE INDEX message_batch_idx ON messages.message_rows (queue_name, (left(headers ->> 'batch', 200)), created_at) WHERE headers ? 'batch';
 COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
 COMMENT ON COLUMN messages.message.id IS 'The id forever: the archive keeps it.';
@@ -138,8 +158,10 @@ COMMENT ON COLUMN messages.message.headers IS 'Metadata next to the body.';
 COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, which it takes again at the end of a delay, or when it no longer waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
-COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
+COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published; or as many at once as max_leased_per_group of the queue says.';
+COMMENT ON COLUMN messages.message.fair_key IS 'The key whose turn it takes, in a queue with fair_by; "" for messages without one. NULL: it was published without turns.';
 COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters; a text without a class begins with a space. NULL if no attempt failed so far.';
+COMMENT ON COLUMN messages.message.steps IS 'What record_step() kept, in the order in which it was done: an array of {name, result, at, attempt}. NULL if nothing was.';
 
 CREATE TABLE messages.timer (
     queue_name text        NOT NULL,
@@ -154,7 +176,7 @@ CREATE TABLE messages.timer (
 );
 CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
 ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- no two rows have to differ
-COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, and for messages that expire.';
+COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, and for messages that expire; one without messages for each queue that has a batch to end.';
 COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.timer.at IS 'The time: the end of the lease or delay, or the expires_at of the messages.';
 COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, a delay, or an expires_at.';
@@ -188,6 +210,7 @@ CREATE TABLE messages.message_archive (
     fingerprint   text,
     output        jsonb,
     failure       jsonb,
+    steps         jsonb,
     xid           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
 ) PARTITION BY RANGE (archived_at);
 CREATE TABLE messages.archive_rows PARTITION OF messages.message_archive
@@ -204,6 +227,7 @@ CREATE INDEX message_archive_reference_idx ON messages.archive_rows (reference t
 CREATE INDEX message_archive_dead_idx ON messages.archive_rows (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
 -- A pipeline that was killed and starts again counts through it what it had done. Few rows have a remedy.
 CREATE INDEX message_archive_remedied_by_idx ON messages.archive_rows (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
+CREATE INDEX message_archive_batch_idx ON messages.archive_rows (queue_name, (left(headers ->> 'batch', 200))) WHERE headers ? 'batch';
 COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result. What plain SQL inserts here is checked.';
 COMMENT ON TABLE messages.archive_rows IS 'The rows of messages.message_archive, partitioned by archived_at. The functions name this table and meet no trigger.';
 COMMENT ON COLUMN messages.message_archive.id IS 'Id of the message; a new one only after a plain INSERT that gives none.';
@@ -231,6 +255,7 @@ COMMENT ON COLUMN messages.message_archive.group_key IS 'As published.';
 COMMENT ON COLUMN messages.message_archive.fingerprint IS 'The same for dead messages with the same cause: error and message without numbers, ids and quoted texts.';
 COMMENT ON COLUMN messages.message_archive.output IS 'What the handler returned.';
 COMMENT ON COLUMN messages.message_archive.failure IS 'The last failure: error, message, traceback; of a DAG run also its cause, and the task_id and log_url.';
+COMMENT ON COLUMN messages.message_archive.steps IS 'Of a dead message the steps that were kept, which the message that repeats it continues; NULL otherwise.';
 COMMENT ON COLUMN messages.message_archive.xid IS 'The transaction that archived it: its place in the log.';
 
 CREATE TABLE messages.archive_policy (
@@ -394,6 +419,32 @@ COMMENT ON COLUMN messages.dedup.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.dedup.dedup_key IS 'The publisher''s key.';
 COMMENT ON COLUMN messages.dedup.id IS 'The message that was published under it.';
 COMMENT ON COLUMN messages.dedup.expires_at IS 'Until when the key is remembered.';
+
+CREATE TABLE messages.batch (
+    queue_name text        NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
+    batch      text        NOT NULL CHECK (length(batch) BETWEEN 1 AND 200),
+    into_queue text        NOT NULL,
+    expected   bigint      CHECK (expected >= 0),
+    headers    jsonb,
+    closed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at   timestamptz,
+    end_id     bigint,
+    last_error text,
+    PRIMARY KEY (queue_name, batch),
+    CONSTRAINT batch_ended_with_message CHECK ((ended_at IS NULL) = (end_id IS NULL))
+) WITH (fillfactor = 50);
+CREATE INDEX batch_open_idx ON messages.batch (queue_name) WHERE ended_at IS NULL;
+CREATE INDEX batch_ended_at_idx ON messages.batch (ended_at) WHERE ended_at IS NOT NULL;
+COMMENT ON TABLE messages.batch IS 'Batches that were closed: the messages of a queue with one header batch, whose end is a message of another queue.';
+COMMENT ON COLUMN messages.batch.queue_name IS 'The queue of its messages.';
+COMMENT ON COLUMN messages.batch.batch IS 'The header batch of its messages, of which 200 characters count.';
+COMMENT ON COLUMN messages.batch.into_queue IS 'The queue that its end is published to. No foreign key: a batch without that queue says so in last_error.';
+COMMENT ON COLUMN messages.batch.expected IS 'It does not end before so many of its messages have; NULL: when none is left.';
+COMMENT ON COLUMN messages.batch.headers IS 'The headers of the message that is its end.';
+COMMENT ON COLUMN messages.batch.closed_at IS 'When it was first closed.';
+COMMENT ON COLUMN messages.batch.ended_at IS 'When its end was published; NULL before. The row is deleted 30 days after.';
+COMMENT ON COLUMN messages.batch.end_id IS 'The message that is its end.';
+COMMENT ON COLUMN messages.batch.last_error IS 'Why its end could not be published, since it was last tried; NULL if it could be, or its time has not come.';
 
 CREATE TABLE messages.inbox (
     consumer   text        NOT NULL,
@@ -832,6 +883,6 @@ CREATE TYPE messages.open_dispatch AS (
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval, counted_up_to bigint
+    dead bigint, upkeep_age interval, counted_up_to bigint, limited_until timestamptz
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

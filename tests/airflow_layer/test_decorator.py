@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from airflow_provider_pgqueue.core import InvalidArgument, Message, Rejected, ve
 from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.decorators.pgqueue import pgqueue_task
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from tests.waiting import until_past
+from tools import ROOT
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -159,3 +162,21 @@ def test_a_json_schema_leaves_the_body_as_it_is(
     assert run(operator) == {"success": 1, "rejected": 1}
     assert seen == [{"order_id": 7}]
     assert details(conn)[1] == ("rejected", "it does not match the schema")
+
+
+def test_the_example_handles_what_small_tenants_have_next_to_a_large_one(
+    conn_id: str, conn: Connection, run: Run
+) -> None:
+    example = runpy.run_path(str(ROOT / "dags_examples" / "pgqueue_fair_share.py"))["dag"]
+    create, publish, handle = (example.get_task(name) for name in ("create_queue", "publish", "handle"))
+    run(create)
+    run(create)
+    run(publish)
+    ((last,),) = conn.execute("SELECT max(visible_at) FROM messages.message").fetchall()
+    until_past(conn, last)
+    assert run(handle) == {"success": 60}
+    handled = conn.execute(
+        "SELECT topic, count(*) FROM messages.message_archive GROUP BY topic ORDER BY topic"
+    ).fetchall()
+    assert handled[0] == ("gold.report", 30)
+    assert handled[2] == ("small.report", 10)

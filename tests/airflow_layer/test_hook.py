@@ -222,7 +222,9 @@ def test_install_takes_a_text_for_one_queue_and_does_nothing_if_an_argument_is_b
 
 
 def test_install_names_the_queue_whose_policy_it_cannot_read(conn_id: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"^queue 'mail': .*.5 minuts.*Give a duration such as '5 minutes'"):
+    with pytest.raises(
+        InvalidArgument, match=r"^queue 'mail': lease_for: .*.5 minuts.*Give a duration such as '5 minutes'"
+    ):
         PgQueueHook(conn_id).install(["orders", {"queue_name": "mail", "lease_for": "5 minuts"}])
 
 

@@ -162,6 +162,17 @@ def test_a_message_that_becomes_ready_later_rings_then(conn_id: str, queue: Call
     assert 0.5 < time.monotonic() - started < 10
 
 
+def test_what_a_rate_holds_back_rings_when_the_next_may_be_leased_and_not_before(
+    conn_id: str, queue: Callable[..., str], conn: Connection
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", rate_limit=1, rate_period=timedelta(seconds=3)), [1, 2]))
+    assert len(run(conn, verbs.lease("orders", max_messages=2))) == 1
+    (status,) = run(conn, verbs.status("orders"))
+    within(20, first(conn_id, poll_interval=300))
+    (late,) = conn.execute("SELECT clock_timestamp() - %s", [status.limited_until]).fetchone() or ()
+    assert timedelta(0) <= late < timedelta(seconds=5)
+
+
 @pytest.mark.parametrize("for_task", [True, False], ids=["sensor", "watcher"])
 def test_an_expired_lease_rings_at_once(
     conn_id: str, queue: Callable[..., str], conn: Connection, for_task: bool

@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import DAG, task
 
 from airflow_provider_pgqueue.assets.pgqueue import create_asset, queue_of
-from airflow_provider_pgqueue.core import InvalidArgument
+from airflow_provider_pgqueue.core import InvalidArgument, InvalidMessage, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -43,7 +43,12 @@ from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
-from tests.airflow_layer.of_airflow import AirflowException, AirflowSensorTimeout, AirflowSkipException
+from tests.airflow_layer.of_airflow import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -262,7 +267,7 @@ def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
         ),
         ({"messages": lambda x: [x]}, "^messages is a function that .* without arguments: .*'x'"),
         ({"message": None}, r"^nothing given.*messages=\[None\]"),
-        ({"message": float("nan")}, "^message is a float. JSON has neither NaN"),
+        ({"message": float("nan")}, "^message is a float. The value is not JSON: it has NaN or Infinity"),
         ({"message": object()}, "^message is an object"),
         ({"message": 1, "delay": "60"}, r"^delay is '60'\. Give a timedelta or a number of seconds"),
         ({"message": 1, "queue_name": "bestellungen_ä"}, "^queue_name is 'bestellungen_ä'"),
@@ -373,7 +378,7 @@ def test_none_from_a_template_does_not_choose_all_messages(argument: str, contex
         run(requeue)
 
 
-# What waited in vain, and what the next task gets ---------------------------------------------------------------------
+# What waited until its time was over, and what the next task gets -----------------------------------------------------
 
 TIMED_OUT = {"error": "Trigger timeout"}
 
@@ -385,15 +390,15 @@ TIMED_OUT = {"error": "Trigger timeout"}
             lambda: PgQueueMessageSensor(
                 task_id="t", queue_name="orders", topic="a.*", min_messages=5, timeout=timedelta(minutes=3)
             ),
-            r"messages of queue 'orders' \(topic='a\.\*', min_messages=5\) in vain, for the timeout of 0:03:00",
+            r"messages of queue 'orders' \(topic='a\.\*', min_messages=5\) until the timeout of 0:03:00 was over",
         ),
         (
             lambda: PgQueueDeadMessageSensor(task_id="t", queue_name="orders", results=["failed"], timeout=90),
-            r"dead messages of queue 'orders' \(results=\['failed'\]\) in vain, for the timeout of 0:01:30",
+            r"dead messages of queue 'orders' \(results=\['failed'\]\) until the timeout of 0:01:30",
         ),
         (
             lambda: PgQueueOutcomeSensor(task_id="t", message_id=7, timeout=1),
-            r"message 7 in vain, for the timeout of 0:00:01",
+            r"message 7 until the timeout of 0:00:01",
         ),
         (
             lambda: PgQueueConsumeOperator(
@@ -404,13 +409,13 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 topic="a.#",
                 wait_timeout=timedelta(hours=1),
             ),
-            r"messages of queue 'orders' \(topic='a\.#'\) in vain, for the wait_timeout of 1:00:00",
+            r"messages of queue 'orders' \(topic='a\.#'\) until the wait_timeout of 1:00:00",
         ),
         (
             lambda: PgQueueRequestOperator(
                 task_id="t", queue_name="orders", message=1, wait_timeout=timedelta(hours=1)
             ),
-            r"the ends of its messages in queue 'orders' in vain, for the wait_timeout of 1:00:00",
+            r"the ends of its messages in queue 'orders' until the wait_timeout of 1:00:00",
         ),
         (
             lambda: PgQueueDispatchOperator(
@@ -420,11 +425,11 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 wait_for_messages=True,
                 wait_timeout=timedelta(hours=1),
             ),
-            r"an end of runs, or messages of queue 'orders' in vain",
+            r"an end of runs, or messages of queue 'orders' until the wait_timeout",
         ),
     ],
 )
-def test_a_wait_in_vain_names_queue_filter_and_time(waiting: Callable[[], Any], said: str) -> None:
+def test_a_wait_that_is_over_names_queue_filter_and_time(waiting: Callable[[], Any], said: str) -> None:
     with pytest.raises(AirflowException, match=f"waited for {said}"):
         waiting().resume_execution("__fail__", dict(TIMED_OUT), {})
 
@@ -434,7 +439,7 @@ def test_a_sensor_that_waits_in_a_worker_names_queue_filter_and_time(conn_id: st
         task_id="t", queue_name=queue("orders"), topic="a.*", timeout=0.02, poll_interval=0.01, deferrable=False
     )
     with pytest.raises(
-        AirflowSensorTimeout, match=r"queue 'orders' \(topic='a\.\*'\) in vain, for the timeout of 0:00:00\.02"
+        AirflowSensorTimeout, match=r"queue 'orders' \(topic='a\.\*'\) until the timeout of 0:00:00\.02"
     ):
         run(sensor)
 
@@ -551,3 +556,113 @@ def test_an_argument_that_would_do_nothing_is_refused(kind: Any, given: dict[str
         kind(task_id="t", queue_name="orders", **given)
     with DAG("d", schedule=None, default_args=given):
         kind(task_id="t", queue_name="orders")
+
+
+# What is green only if it did something -------------------------------------------------------------------------------
+
+
+def test_ids_that_no_dead_message_has_fail_the_task_and_no_ids_are_a_warning(
+    conn_id: str, queue: Queue, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"task_id": "again", "queue_name": queue("orders")}
+    with pytest.raises(AirflowFailException, match=r"^No dead message of orders has the id 98, 99: check the ids"):
+        run(PgQueueRequeueOperator(**given, ids=[98, 99]))
+    assert run(PgQueueRequeueOperator(**given, ids="[98]", fail_on=["stopped"]))["unknown"] == 1
+    assert "No dead message of orders has the id 98" in capsys.readouterr().out
+    for empty in ({"ids": []}, {"ids": "[]"}, {"fingerprints": []}):
+        assert run(PgQueueRequeueOperator(**given, **empty))["requeued"] == 0
+        assert f"{next(iter(empty))} is empty, so no message was chosen" in capsys.readouterr().out
+
+
+def test_a_wait_for_a_queue_that_gives_nothing_says_what_is_wrong_with_it(
+    conn_id: str, queue: Queue, conn: Connection
+) -> None:
+    def waited_for(name: str) -> str:
+        with pytest.raises(AirflowSensorTimeout) as error:
+            PgQueueMessageSensor(task_id="t", queue_name=name).resume_execution("__fail__", dict(TIMED_OUT), {})
+        return str(error.value)
+
+    assert "The queue 'ordres' does not exist, or this login may not see it. Check the name" in waited_for("ordres")
+    assert "Give it more time" in waited_for(queue("orders"))
+    conn.execute("SELECT messages.pause_queue('orders')")
+    assert waited_for("orders").endswith("The queue 'orders' is paused. Resume it.")
+
+
+@pytest.mark.parametrize("kind", DISPATCHERS)
+def test_the_key_of_a_run_under_which_its_messages_are_is_not_taken(kind: type[Any]) -> None:
+    given = {"task_id": "dispatch", "queue_name": "orders", "trigger_dag_id": "pack"}
+    with pytest.raises(
+        InvalidArgument, match=r"^conf is \{'pgqueue': 1\}\. The runs get their messages under 'pgqueue'"
+    ):
+        kind(**given, conf={"pgqueue": 1})
+    kind(**given, conf={"pgqueues": 1})
+
+
+# Functions that cannot be called --------------------------------------------------------------------------------------
+
+
+def generates(message: Any) -> Any:
+    yield message
+
+
+async def generates_later(message: Any) -> Any:
+    yield message
+
+
+def pack(message: Any, shop: str = "") -> None: ...
+
+
+@pytest.mark.parametrize("function", [generates, generates_later, partial(generates)])
+def test_a_generator_function_is_refused_where_it_is_written(function: Any) -> None:
+    for given in ({"apply_function": function}, {"apply_function_batch": function}):
+        with pytest.raises(InvalidArgument, match=r"^generates(_later)? is a generator function"):
+            PgQueueConsumeOperator(task_id="t", queue_name="orders", **given)
+    with pytest.raises(InvalidArgument, match=r"^generates(_later)? is a generator function"):
+        PgQueueRepairOperator(task_id="t", queue_name="orders", function=function)
+
+
+@pytest.mark.parametrize("function", [partial(pack, 1, 2), partial(pack, 1, "x", 3), partial(pack, store="x")])
+def test_a_partial_that_cannot_be_called_is_refused_where_it_is_written(function: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^pack cannot be called with a message"):
+        PgQueueConsumeOperator(task_id="t", queue_name="orders", apply_function=function)
+    PgQueueConsumeOperator(task_id="t", queue_name="orders", apply_function=partial(pack, shop="x"))
+
+
+# Values of a wrong type -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"max_attempts": "many"}, "max_attempts is 'many'. Give a whole number"),
+        ({"max_attempts": 2.5}, "max_attempts is 2.5"),
+        ({"max_depth": True}, "max_depth is True"),
+        ({"paused": "no"}, "paused is 'no'. Give True or False"),
+        ({"lease_for": [5]}, r"lease_for is \[5\]. Give a timedelta"),
+        ({"notify": 5}, "notify is 5. Give a text"),
+    ],
+    ids=str,
+)
+def test_a_policy_of_a_wrong_type_is_told_with_queue_and_argument(policy: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"In queue 'orders', {said}"):
+        PgQueueSetupOperator(task_id="t", queues=["mail", {"queue_name": "orders", **policy}])
+    with pytest.raises(InvalidArgument, match=f"^{said}"):
+        verbs.create_queue("orders", **policy)
+
+
+def test_an_argument_that_the_server_cannot_read_is_named(conn_id: str, queue: Queue) -> None:
+    with pytest.raises(InvalidArgument, match=r'^max_messages: .*"x".*Give each argument a value of its type'):
+        PgQueueHook(conn_id).run(verbs.lease(queue("orders"), max_messages="x"))  # type: ignore[arg-type]
+
+
+def test_what_is_not_json_is_told_with_its_place(conn_id: str, queue: Queue, run: Run) -> None:
+    body = {"lines": [1, {"price": float("nan")}], "dana@example.com": 1}
+    with pytest.raises(InvalidArgument, match=r"^message is a dict\. .* at \.lines\[1\]\.price\. Give None or a text"):
+        PgQueuePublishOperator(task_id="t", queue_name="orders", message=body)
+    with pytest.raises(InvalidMessage, match=r"^messages\[2\]: .* at \.lines\[1\]\.price\."):
+        run(PgQueuePublishOperator(task_id="t", queue_name=queue("orders"), messages=[1, 2, body]))
+    with pytest.raises(InvalidMessage, match=r"^messages\[1\]: .* at \[0\]\.a"):
+        PgQueueHook(conn_id).publish_batch("orders", [1, [{"a": object()}]])
+    for value in (float("inf"), {1, 2}, "\ud800"):
+        with pytest.raises(InvalidMessage, match=r", at \.\(key 1\)\."):
+            PgQueueHook(conn_id).publish("orders", {"dana@example.com": value})

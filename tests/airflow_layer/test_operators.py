@@ -302,7 +302,7 @@ def test_dates_and_exact_numbers_become_text_by_every_way(
     assert bodies(conn) == [AS_TEXT] * 4
     with pytest.raises(InvalidMessage, match="NaN"):
         PgQueueHook(conn_id).publish("orders", Decimal("NaN"))
-    with pytest.raises(InvalidArgument, match=r"message is a Decimal\. Give a value that is JSON"):
+    with pytest.raises(InvalidArgument, match=r"message is a Decimal\. The value is not JSON: it has NaN"):
         publish(message=Decimal("NaN"), dedup_key=None)
 
 
@@ -862,13 +862,13 @@ def test_a_canary_that_stops_a_repair_fails_it_or_is_in_its_result(
         run(repair(**canary))
     summary = run(repair(**canary, fail_on=[]))
     assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
-    assert "[warning  ] dead messages of orders stay dead: {'stopped':" in capsys.readouterr().out
+    assert "[warning  ] Dead messages of orders stay dead: {'stopped':" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("dead")
 def test_a_repair_says_how_many_stay_dead_and_why(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run(repair(function=lambda message: LEAVE if message.result == "rejected" else None))
-    assert "dead messages of orders stay dead: {'left': 1, 'raised': 2}" in capsys.readouterr().out
+    assert "Dead messages of orders stay dead: {'left': 1, 'raised': 2}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("dead")

@@ -137,15 +137,15 @@ def test_a_retry_of_a_task_with_the_longest_names_takes_over_too(
 def test_everybody_is_no_holder(conn_id: str, queue: Queue) -> None:
     queue("orders")
     with pytest.raises(InvalidArgument, match="holder is ''"):
-        PgQueueHook(conn_id).run(verbs.release_held_by("orders", ""))
+        PgQueueHook(conn_id).run(verbs.release_messages("orders", holder=""))
 
 
 def test_an_earlier_try_that_still_works_has_lost_its_messages(conn_id: str, queue: Queue, context: Any) -> None:
     hook = PgQueueHook(conn_id)
     hook.publish(queue("orders"), 1)
     (message,) = hook.run(verbs.lease("orders", locked_by="me/1"))
-    assert hook.run(verbs.release_held_by("orders", "me")) == 1
-    assert hook.run(verbs.release_held_by("orders", "me")) == 0
+    assert hook.run(verbs.release_messages("orders", holder="me")) == [message.id]
+    assert hook.run(verbs.release_messages("orders", holder="me")) == []
     assert message.lock_token is not None
     with pytest.raises(LeaseLost):
         hook.archive(message.lock_token, [message.id])

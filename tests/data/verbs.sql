@@ -47,8 +47,8 @@ SELECT messages.once('$q', 1), messages.once('$q', 1);
 SELECT queue_name FROM messages.ready_queues(ARRAY['$q']);
 -- dead_causes
 SELECT fingerprint, waiting, example FROM messages.dead_causes('$q');
--- search_archive
-SELECT reference, result, archived_at > created_at FROM messages.search_archive('$q', archived_from => clock_timestamp() - interval '1 hour') ORDER BY 2;
+-- search_messages
+SELECT message_reference, message_state, at > created_at FROM messages.search_messages('$q', state => 'done', since => clock_timestamp() - interval '1 hour') ORDER BY 2;
 -- requeue
 SELECT count(*) FROM messages.lease_dead('$q', lease_for => '1 hour') d, messages.requeue(d.lock_token, ARRAY[d.id]);
 -- requeue_dead

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgqueue.export import export_archive, partition
+from airflow_provider_pgqueue.export import export_archive
 
 Export = Callable[..., dict[str, Any]]
 
@@ -19,7 +19,6 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def do(dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
+def do(dsn: str, target: Path) -> Export:
     """Export to the target as the owner of the tests: `do(drop=True)`."""
-    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 1000)
     return lambda **options: export_archive(dsn, **{"target": str(target), "parallelism": 3} | options)

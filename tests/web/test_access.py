@@ -24,8 +24,8 @@ _ROW = re.compile(r"\| `(GET|POST) (\S+)` \|((?: \d+ \|)+)")
 
 
 def documented() -> dict[tuple[str, str], dict[str, int]]:
-    """Return the table of the documentation: the status for each request and user."""
-    text = (ROOT / "docs/how-to/queues-page.md").read_text()
+    """Return the table next to this file: the status for each request and user."""
+    text = (ROOT / "tests/web/access.md").read_text()
     return {
         (method, path): dict(zip(USERS, map(int, cells.strip(" |").split(" | ")), strict=True))
         for method, path, cells in _ROW.findall(text)
@@ -166,7 +166,7 @@ def test_every_route_of_the_page_is_in_the_table() -> None:
         for action in ((OF_MESSAGES if "messages" in path else OF_QUEUES) if "{action}" in path else [""])
     }
     tried = {(method, _pattern(path)) for method, path in documented()}
-    assert routes <= tried, "add the route to the table in docs/how-to/queues-page.md"
+    assert routes <= tried, "add the route to tests/web/access.md"
 
 
 def _pattern(path: str) -> str:

@@ -64,13 +64,14 @@ def entries(conn: Connection) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def paths(conn: Connection, dead: list[int]) -> dict[str, str]:
     """The path of each action."""
-    row = conn.execute("SELECT id FROM messages.message WHERE lock_expires_at IS NOT NULL").fetchone()
-    assert row is not None
+    query = "SELECT id FROM messages.message ORDER BY lock_expires_at"
+    (leased,), (waiting,) = conn.execute(query).fetchall()
     of_messages = {"requeue one": "requeue", "dismiss one": "dismiss"}
     return (
         {action: f"/queues/orders/{action}" for action in QUEUE_ACTIONS}
         | {name: f"/messages/{dead[0]}/{action}" for name, action in of_messages.items()}
-        | {name: f"/messages/{row[0]}/{name}" for name in ("release", "cancel")}
+        | {name: f"/messages/{leased}/{name}" for name in ("release", "cancel")}
+        | {"change": f"/messages/{waiting}/change"}
     )
 
 
@@ -86,6 +87,7 @@ ENTRIES = {
     "dismiss one": ("dismiss_dead", 1),
     "release": ("release_messages", 1),
     "cancel": ("cancel", 1),
+    "change": ("change", 1),
 }
 
 
@@ -227,18 +229,17 @@ def test_all_that_somebody_else_changed_is_said_before_the_form_that_comes_back_
     assert "somebody changed max_leased to 9 and retention to 30d meanwhile" in send(client, path, form).text
 
 
-@pytest.mark.parametrize("action", ["requeue", "dismiss"])
 @pytest.mark.parametrize(
-    ("query", "places"),
+    ("action", "query", "places"),
     [
-        ("reference=b", [1]),
-        ("reference=b&result=rejected", []),
-        ("since=2020-01-02T00:00", [2, 3, 4]),
-        ("until=2020-01-02T00:00", [0, 1]),
-        ("since=2020-01-02T00:00:00&until=2020-01-04T00:00%2B00:00", [2, 3]),
-        ("since=2020-01-01T23:30-01:00", [2, 3, 4]),
-        ("reference=%20a%20", [0]),
-        ("", [0, 1, 2, 3, 4]),
+        ("requeue", "reference=b", [1]),
+        ("dismiss", "reference=b&result=rejected", []),
+        ("requeue", "since=2020-01-02T00:00", [2, 3, 4]),
+        ("dismiss", "until=2020-01-02T00:00", [0, 1]),
+        ("requeue", "since=2020-01-02T00:00:00&until=2020-01-04T00:00%2B00:00", [2, 3]),
+        ("requeue", "since=2020-01-01T23:30-01:00", [2, 3, 4]),
+        ("dismiss", "reference=%20a%20", [0]),
+        ("dismiss", "", [0, 1, 2, 3, 4]),
     ],
 )
 def test_what_a_filter_counts_is_what_is_done(
@@ -340,6 +341,19 @@ def test_a_number_that_is_none_is_refused(browse: Browse, conn: Connection, dead
         assert entries(conn) == []
 
 
+def test_keys_take_turns_as_the_form_says(browse: Browse, conn: Connection, dead: list[int]) -> None:
+    client, path = browse(may_act=True), "/queues/orders/policy"
+    send(client, path, form_of(client, path, fair_by="topic", weights='{"gold": 3}'))
+    policy = "SELECT fair_by, weights FROM messages.queue WHERE queue_name = 'orders'"
+    assert conn.execute(policy).fetchone() == ("topic", {"gold": 3})
+    for text in ("gold", "[" * 5000, "[3]", '{"gold": 0}'):
+        page = send(client, path, form_of(client, path, weights=text))
+        assert page.status_code == 400, text
+        assert "weights" in page.text
+    send(client, path, form_of(client, path, fair_by="", weights=""))
+    assert conn.execute(policy).fetchone() == (None, None)
+
+
 @pytest.mark.parametrize("field", ["max_attempts", "max_leased", "max_depth", "max_body_bytes"])
 def test_a_number_that_no_policy_has_is_refused_in_the_words_of_the_page(
     browse: Browse, conn: Connection, dead: list[int], field: str
@@ -371,6 +385,30 @@ def test_a_body_is_published_and_shown_with_every_digit(
     assert row[1]
     page = html.unescape(client.get(f"/messages/{row[0]}?body=1").text).partition('<pre id="body"')[2]
     assert re.sub(r"\s", "", row[2]) in re.sub(r"\s", "", page.partition("</pre>")[0])
+
+
+def test_what_is_left_empty_in_the_form_of_a_change_stays_as_it_is(
+    browse: Browse, conn: Connection, dead: list[int], paths: dict[str, str]
+) -> None:
+    client, path = browse(may_act=True), paths["change"]
+    query = "SELECT message::text, priority, visible_at > clock_timestamp() FROM messages.message WHERE id = %s"
+    for written, now in [
+        ({"priority": "8", "body": ""}, ("2", 8, False)),
+        ({"delay": "1h30m", "body": ""}, ("2", 8, True)),
+        ({"delay": "0s", "body": "[1.10]"}, ("[1.10]", 8, False)),
+    ]:
+        assert told(send(client, path, form_of(client, path, **written))) == "Changed 1 message."
+        assert conn.execute(query, [int(path.split("/")[2])]).fetchone() == now
+    for bad, says in [
+        ({"body": ""}, "nothing is to be changed"),
+        ({"priority": "high", "body": ""}, "priority is &#39;high&#39;"),
+        ({"priority": "12", "body": ""}, "priority is 12"),
+        ({"delay": "soon", "body": ""}, "delay: "),
+        ({"body": "{"}, "the body is not JSON"),
+    ]:
+        page = send(client, path, form_of(client, path, **bad))
+        assert page.status_code == 400
+        assert says in page.text
 
 
 def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead: list[int]) -> None:

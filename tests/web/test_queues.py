@@ -103,6 +103,18 @@ def test_what_is_no_id_is_told_so(browse: Browse, path: str) -> None:
     assert "not valid: id" in page.text
 
 
+def test_a_queue_whose_rate_is_used_up_says_until_when(
+    browse: Browse, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("calls", rate_limit=1, rate_period="1 hour")
+    conn.execute("SELECT count(*) FROM messages.publish_batch('calls', '[1, 2]')")
+    assert "limited until" not in browse().get("/queues/calls").text
+    conn.execute("SELECT count(*) FROM messages.lease('calls', 2)")
+    page = browse().get("/queues/calls").text
+    assert re.search(r"oldest [^<]+ · limited until <time", page)
+    assert "<dt>rate_limit</dt>" in page
+
+
 @pytest.fixture
 def observer(conn: Connection) -> Iterator[str]:
     """A login that may see numbers, and no body."""
@@ -121,3 +133,20 @@ def test_a_login_that_may_not_see_bodies_sees_the_rest(
     assert page.status_code == 200
     assert "may not read this" not in page.text
     assert "max_attempts" in page.text, "the policy"
+
+
+def test_a_queue_shows_its_batches_that_have_not_ended_and_a_message_its_steps(
+    browse: Browse, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    conn.execute("SELECT messages.publish('orders', '1', headers => '{\"batch\": \"monday\"}')")
+    conn.execute("SELECT messages.close_batch('orders', 'monday', 'default', expected => 12)")
+    conn.execute(
+        "SELECT messages.record_step(lock_token, id, 'charge', '\"canary\"') FROM messages.lease('orders')",
+    )
+    page = browse().get("/queues/orders").text
+    assert "Batches that have not ended" in page
+    assert re.search(r"monday.*?/queues/default.*?>1<br><small>12 expected", page, re.S)
+    page = browse().get("/messages/1").text
+    assert "step done" in page
+    assert "charge" in page

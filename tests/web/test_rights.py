@@ -17,10 +17,17 @@ Queue = Callable[..., str]
 OF_QUEUES = {"pause", "publish", "policy", "purge", "requeue", "dismiss"}
 ROLES = {
     "messages_observer": set(),
-    "messages_observer, messages_consumer": {"requeue", "dismiss", "release", "cancel"},
+    "messages_observer, messages_consumer": {"requeue", "dismiss", "release", "cancel", "change"},
     "messages_observer, messages_publisher": {"publish"},
-    "messages_observer, messages_consumer, messages_publisher": {"publish", "requeue", "dismiss", "release", "cancel"},
-    "messages_admin": {*OF_QUEUES, "release", "cancel"},
+    "messages_observer, messages_consumer, messages_publisher": {
+        "publish",
+        "requeue",
+        "dismiss",
+        "release",
+        "cancel",
+        "change",
+    },
+    "messages_admin": {*OF_QUEUES, "release", "cancel", "change"},
 }
 Login = Callable[[str], str]
 
@@ -42,13 +49,14 @@ def login(conn: Connection, dsn: str) -> Iterator[Login]:
 
 @pytest.fixture
 def places(conn: Connection, queue: Queue) -> dict[str, str]:
-    """The pages of a queue `orders`, of a dead message and of a leased one."""
+    """The pages of a queue `orders`, of a dead message, of a leased one and of one that waits."""
     queue("orders", max_attempts=1)
     run(conn, verbs.publish_batch("orders", [1, 2]))
     dead, leased = run(conn, verbs.lease("orders", max_messages=2))
     run(conn, verbs.archive(dead.lock_token, [dead.id], result="failed", details="no stock"))
     conn.execute("SELECT messages.upkeep()")
-    return {"queue": "/queues/orders", "dead": f"/messages/{dead.id}", "leased": f"/messages/{leased.id}"}
+    ids = {"dead": dead.id, "leased": leased.id, "waiting": run(conn, verbs.publish("orders", 3))}
+    return {"queue": "/queues/orders"} | {name: f"/messages/{id_}" for name, id_ in ids.items()}
 
 
 def offered(page: str) -> set[str]:
@@ -65,6 +73,7 @@ def test_what_the_login_may_not_do_is_not_offered_and_what_it_lacks_is_named(
     assert offered(found["queue"]) == may & OF_QUEUES
     assert offered(found["dead"]) == may & {"requeue", "dismiss"}
     assert offered(found["leased"]) == may & {"release", "cancel"}
+    assert offered(found["waiting"]) == may & {"cancel", "change"}
     for page in found.values():
         assert ("GRANT messages_admin TO page_login" in page) == (groups != "messages_admin")
         assert ("GRANT messages_consumer TO page_login" in page) == ("requeue" not in may)

@@ -56,9 +56,8 @@ def test_no_limit_of_the_page_stays_in_a_session(dsn: str) -> None:
         assert conn.execute("SHOW statement_timeout").fetchone() == before
 
 
-def test_whoever_asks_while_another_still_waits_gets_the_last_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.web.cached._PATIENCE", 0.05)
-    shared, going_on, found = Shared(), threading.Event(), threading.Event()
+def test_whoever_asks_while_another_still_waits_gets_the_last_result() -> None:
+    shared, going_on, found = Shared(patience=0.05), threading.Event(), threading.Event()
 
     def slow() -> str:
         found.set()

@@ -39,6 +39,8 @@ POLICIES = (
     "notify => 'always'",
     "max_leased => 5",
     "max_leased => 0",
+    "rate_limit => 500",
+    "rate_limit => 0",
     "max_depth => 300",
     "max_depth => 0",
     "backoff_first => '0'",
@@ -243,7 +245,8 @@ class Nemesis:
         with self.admin() as conn:
             conn.execute(
                 "SELECT setval(sequence, greatest(1, (%s * extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
-                " FROM (SELECT mark AS sequence FROM messages.lane UNION ALL SELECT look_due FROM messages.queue) x"
+                " FROM (SELECT mark AS sequence FROM messages.lane UNION ALL SELECT unnest(ARRAY[look_due, rate_mark])"
+                " FROM messages.queue) x"
                 " WHERE sequence IS NOT NULL",
                 [self.random.choice([0, 1, 2])],
             )
@@ -256,7 +259,7 @@ class Nemesis:
         self.stage.create_queues()
         with self.admin() as conn:
             conn.execute(
-                "SELECT messages.alter_queue(queue_name, max_leased => 0, max_depth => 0, paused => false)"
-                " FROM messages.queue"
+                "SELECT messages.alter_queue(queue_name, max_leased => 0, rate_limit => 0, max_depth => 0,"
+                " paused => false) FROM messages.queue"
             )
         self.stage.proxy.cut()

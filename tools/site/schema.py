@@ -27,7 +27,7 @@ _ASKED: Final = """
     closed_archive_partitions closed_queues count_remedies drop_archive_partition drop_stage expect_cron
     finish_partitions finish_run granted_queues latest_migration lease_policy lock_export look_at_next
     publish_partition publish_staged purge_cron_history queue_sparklines
-    record_triage_causes release_held_by replay requeued_results run_archived run_backlog run_holder
+    record_triage_causes replay requeued_results run_archived run_backlog run_holder
     run_summary session_is_limited split_archive_log stage_publish
     triage_causes
 """

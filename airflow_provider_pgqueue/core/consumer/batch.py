@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from airflow_provider_pgqueue.core.body_store import BodyStore, bytes_elsewhere
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.intake import Intake
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 # consumer of slow messages repeat them all.
 _SETTLE_EVERY: Final = 1.0  # seconds
 _IDLE: Final = TransactionStatus.IDLE
+_AT_ONCE: Final = 2**28  # bytes of bodies in a folder that a batch handler gets at once: they are in memory together
 
 Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
@@ -122,6 +124,7 @@ class Batch(Settler):
     """The messages of a lease, to be handled and settled.
 
     :param outcome: returns what becomes of a message whose handler raised; it may get the description of the error.
+    :param bodies: reads the bodies that a folder keeps.
     :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     """
 
@@ -130,6 +133,7 @@ class Batch(Settler):
     outcome: Callable[[Message, BaseException, dict[str, str] | None], Outcome]
     lease: Lease
     caller: Caller | None
+    bodies: BodyStore | None = None
     _began_all: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
     """The connection, unless a transaction of the caller is open on it."""
@@ -176,11 +180,30 @@ class Batch(Settler):
                 log.warning("%s of queue %s got no outcome", quantity(released), lease.messages[0].queue_name)
 
     def _handle_all(self, stop: Callable[[], bool]) -> None:
-        messages = self._without_unreadable()
-        if self.handle:
-            self._each(self.handle, messages, stop)
+        messages, bodies, handle = self._without_unreadable(), self.bodies, self.handle
+        if handle:
+            self._each((lambda message: handle(bodies.read(message))) if bodies else handle, messages, stop)
         elif self.handle_batch and messages:
-            self._all_at_once(self.handle_batch, messages, stop)
+            for part in self._with_bodies(bodies, messages) if bodies else (messages,):
+                self._all_at_once(self.handle_batch, part, stop)
+
+    def _with_bodies(self, bodies: BodyStore, messages: list[Message]) -> Iterator[list[Message]]:
+        """Yield the messages with their bodies, as many at a time as fit into memory; the others have failed."""
+        part: list[Message] = []
+        room = _AT_ONCE
+        for message in messages:
+            size = bytes_elsewhere(message.body)
+            if part and size > room:
+                yield part
+                part, room = [], _AT_ONCE
+                self.settle_when_due()
+            try:
+                part.append(bodies.read(message))
+                room -= size
+            except Exception as error:
+                self._note(message, self.outcome(message, error, None))
+        if part:
+            yield part
 
     def _without_unreadable(self) -> list[Message]:
         readable = []
@@ -226,7 +249,7 @@ class Batch(Settler):
         caller = self.caller
         self.lease.in_hand = {message.id for message in messages}
         if stop():
-            self.lease.in_hand = set()
+            self.lease.in_hand, self._began_all = set(), False
             return
         self._began_all = True
         # The handler gets a list of its own, because it may empty it.

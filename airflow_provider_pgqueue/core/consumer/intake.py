@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,10 +27,13 @@ from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json, release
 
 log = logging.getLogger(__name__)
 
+NEEDED: Final = ("lease", "lease_policy", "extend", "archive", "release")
+"""The functions that a consumer calls."""
 _POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is noticed
 _AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
 _VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
@@ -69,6 +72,11 @@ class Intake:
         self._policy: LeasePolicy | None = None
         self._policy_ends = 0.0
 
+    def prepare(self) -> None:
+        """Find out, before anything is leased, that the login may do all that a consumer does."""
+        if self._policy is None:
+            require(self.conn, NEEDED, self._queue_name)
+
     @property
     def policy(self) -> LeasePolicy:
         """The policy of the queue, at most ten seconds old, with what this consumer says otherwise."""
@@ -76,16 +84,24 @@ class Intake:
         if self._policy is None or now >= self._policy_ends:
             # Another cursor, because the usual one has the rows that were leased last.
             cursor = psycopg.RawCursor(self.conn, row_factory=tuple_row)
-            ((lease_for, handler_timeout, counts_leases),) = self._fetch("lease_policy", [self._queue_name], cursor)
+            ((lease_for, handler_timeout, counts_leases, limits_rate),) = self._fetch(
+                "lease_policy", [self._queue_name], cursor
+            )
             self._policy, self._policy_ends = (
                 LeasePolicy(
                     lease_for=self._lease_for or lease_for,
                     handler_timeout=self._handler_timeout or handler_timeout,
                     counts_leases=counts_leases,
+                    limits_rate=limits_rate,
                 ),
                 now + _POLICY_LASTS,
             )
         return self._policy
+
+    @property
+    def limits_rate(self) -> bool:
+        """Whether the queue had a rate_limit when a message was last leased from it."""
+        return self._policy is not None and self._policy.limits_rate
 
     @property
     def can_exchange(self) -> bool:
@@ -160,8 +176,9 @@ def _array(ids: Sequence[int]) -> str:
 
 
 # A frozen dataclass sets each attribute by a call in Python. Its slots, a column at a time, take a tenth of the time.
-_SLOTS: Final = [getattr(Message, field.name).__set__ for field in fields(Message)]
-_NAMES: Final = [field.name for field in fields(Message)]
+_NAMES: Final = [field.name for field in fields(Message) if field.name != "_steps"]
+_SLOTS: Final = [getattr(Message, name).__set__ for name in _NAMES]
+_PUT_STEPS: Final = vars(Message)["_steps"].__set__  # a Lease puts its own there
 _BODY: Final = _NAMES.index("body")
 _HEADERS: Final = _NAMES.index("headers")
 _TOKEN: Final = _NAMES.index("lock_token")
@@ -180,6 +197,7 @@ def _messages(rows: list[tuple[Any, ...]], read_all: Callable[[list[str]], list[
     found = [Message.__new__(Message) for _ in rows]
     for put, column in zip(_SLOTS, columns, strict=True):
         deque(map(put, found, column), maxlen=0)
+    deque(map(_PUT_STEPS, found, repeat(None)), maxlen=0)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.argument import check, error_rules, optional, timed
+from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller
@@ -68,6 +69,10 @@ class Consumer:
     what it returns is dropped; the consumer handles the other messages in a new thread. When ten calls hang, `drain`
     gives the rest back and raises HandlerBroken.
 
+    With `bodies`, which keeps large ones in a folder, a body is read when `handle` is called with its message, and
+    `handle_batch` is called with as many messages at a time as have 256 MiB of them. A body that cannot be read fails
+    its own message, as an exception of `handle` would, and no other.
+
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
     `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
     failed has used an attempt, and the rest is given back without one. 0 or None never gives up.
@@ -84,6 +89,7 @@ class Consumer:
     on_error: ErrorRules | None = None
     handled_by: str | None = None
     topic: str | None = None
+    bodies: BodyStore | None = None
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
@@ -130,6 +136,7 @@ class Consumer:
         breaker = breaker or Breaker(self.queue_name, self.give_up_after)
         left = inf if max_messages is None else max_messages
         said = time.monotonic()
+        intake.prepare()
         own = closing(Renewal()) if renewal is None else renewal.borrowed()
         with own as renewal:
             try:
@@ -154,6 +161,7 @@ class Consumer:
                             caller=caller if limit else None,
                             breaker=breaker,
                             counts=counts,
+                            bodies=self.bodies,
                         )
                         intake.held = messages[0].lock_token
                         messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -36,6 +36,7 @@ from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 Outcomes = dict[int, Outcome | None]
 """By the id of the message; None is success."""
@@ -82,6 +83,18 @@ class Held:
     def held_ids(self) -> frozenset[int]:
         """The ids of the messages that are neither settled nor known to be lost."""
         return frozenset(self._held)
+
+    @property
+    def lease_for(self) -> timedelta | None:
+        """How long the lease lasts after each renewal; None as long as the policy of the queue says."""
+        return self._lease_for
+
+    def call(self, id_: int, statement: Callable[[UUID], Statement[T]]) -> T:
+        """Run a verb for one message, under the token of the lease; LeaseLost if the message is not held any more."""
+        with self._calling:
+            if id_ not in self._held:
+                raise LeaseLost([id_])
+            return self._run(self._conn, statement(self._require_token()), ())
 
     def renew(self) -> None:
         """Extend the lease of what is still held; if that fails or messages were lost, only log a warning."""
@@ -225,14 +238,15 @@ class Held:
                 self._run(self._conn, statement(self._require_token(), ids), ids)
             return len(ids)
 
-    def _run(self, conn: psycopg.Connection[Any], statement: Statement[Any], settled: Collection[int]) -> None:
+    def _run(self, conn: psycopg.Connection[Any], statement: Statement[T], settled: Collection[int]) -> T:
         try:
-            run(conn, statement)
+            found = run(conn, statement)
         except LeaseLost as error:
             self.lost.update(error.ids)
             self._held.difference_update(settled, error.ids)
             raise
         self._held.difference_update(settled)
+        return found
 
     def _length(self) -> timedelta:
         if self._lease_for is None:

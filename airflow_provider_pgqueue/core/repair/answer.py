@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from airflow_provider_pgqueue.core.argument import a_type
 from airflow_provider_pgqueue.core.client import to_json
-from airflow_provider_pgqueue.core.errors import InvalidMessage
+from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome
+from airflow_provider_pgqueue.core.function import name_of
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.outcome import storable
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry, Success, storable
 from airflow_provider_pgqueue.core.repair.validator import Validator
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ class Dismiss:
 
 
 RepairFunction = Callable[[DeadMessage], Any]
-"""Gets a dead message and returns a new body, `KEEP`, `LEAVE` or `Dismiss(reason)`."""
+"""Gets a dead message and returns a new body, `KEEP`, `LEAVE` or `Dismiss(reason)`; it may be an `async def`."""
 
 
 def keep(message: DeadMessage) -> _Word:
@@ -56,10 +58,20 @@ class Remedy:
 def find_remedy(message: DeadMessage, function: RepairFunction, validator: Validator | None) -> Remedy:
     """Call the function with one message, and return the remedy that it chose, checked.
 
-    Whatever it returns or raises concerns this message alone. The class of an error is logged, but not its text.
+    What it raises, and a None that it returns, concern this message alone. The class of an error is logged, but not its
+    text. What cannot be meant as a body, such as True, is an InvalidOutcome: another message would get it too.
     """
     try:
         said = function(message)
+    except Exception as error:
+        return _raised(message, error)
+    if _is_no_body(said, message):
+        raise InvalidOutcome(
+            f"the repair function {name_of(function)} returned {said if isinstance(said, bool) else a_type(said)} for "
+            f"dead message {message.id}",
+            "Return a new body, or KEEP, LEAVE or Dismiss(reason); KEEP requeues the message as it is.",
+        )
+    try:
         if said is LEAVE:
             return Remedy("left")
         if isinstance(said, Dismiss):
@@ -72,10 +84,21 @@ def find_remedy(message: DeadMessage, function: RepairFunction, validator: Valid
         if (validator and validator(body)) or not _is_json(body):
             return Remedy("invalid")
     except Exception as error:
-        # The text of the error may quote the body.
-        log.warning("the repair of dead message %s raised %s", message.id, type(error).__name__)
-        return Remedy("raised")
+        return _raised(message, error)
     return Remedy("requeued", body=said)
+
+
+def _raised(message: DeadMessage, error: Exception) -> Remedy:
+    # The text of the error may quote the body.
+    log.warning("the repair of dead message %s raised %s", message.id, type(error).__name__)
+    return Remedy("raised")
+
+
+def _is_no_body(said: Any, message: DeadMessage) -> bool:
+    """Return whether this is what a mistaken function returns: a test, an outcome of a consumer, a call not made."""
+    if isinstance(said, bool):
+        return not isinstance(message.body, bool)
+    return callable(said) or isinstance(said, Success | Rejected | Failed | Retry | Generator | AsyncGenerator)
 
 
 def _reason(said: Dismiss) -> str:

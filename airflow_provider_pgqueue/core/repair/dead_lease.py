@@ -48,7 +48,7 @@ class DeadLease(Held):
                 outcomes |= self._requeue(bodies, delay, remedied_by)
             for reason, ids in reasons.items():
                 outcomes |= self._ask(verbs.dismiss(self._require_token(), ids, reason, remedied_by=remedied_by))
-            self._give_back({id_ for id_ in self._held if outcomes.get(id_) in (None, "left", "invalid", "raised")})
+            self._release({id_ for id_ in self._held if outcomes.get(id_) in (None, "left", "invalid", "raised")})
         return outcomes
 
     def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, remedied_by: str) -> Outcomes:
@@ -67,7 +67,12 @@ class DeadLease(Held):
             outcomes |= self._requeue({id_: bodies[id_] for id_ in half}, delay, remedied_by)
         return outcomes
 
-    def _give_back(self, ids: Collection[int]) -> None:
+    def give_back(self) -> None:
+        """Give all that are held back without a remedy."""
+        with self._calling:
+            self._release(self._held)
+
+    def _release(self, ids: Collection[int]) -> None:
         if ids:
             self._ask(verbs.release_dead(self._require_token(), ids))
 

@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,27 +16,29 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, moment, optional, timed
+from airflow_provider_pgqueue.core.argument import check, moment, optional, timed, truth
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.function import check_call, load_function
+from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
+from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 log = logging.getLogger(__name__)
 
 Summary = dict[str, Any]
 Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
+_NEEDED: Final = ("lease_dead", "extend_dead", "release_dead", "requeue", "dismiss", "remedies", "count_remedies")
 _LOOKS_AGAIN: Final = 0.5  # seconds, at the canary
 _SAYS_EVERY: Final = 10.0  # seconds
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
 _ANY: Final = DeadFilter()
 _FEW: Final = 100  # ids of each outcome in the summary
-_OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied")
+_OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Repair:
         check({"since": which.since, "until": which.until}, dict.fromkeys(("since", "until"), optional(moment)))
         durations = {"canary_wait": self.canary_wait, "delay": self.delay, "lease_for": self.lease_for}
         check(durations, dict.fromkeys(durations, timed))
+        check({"dry_run": self.dry_run}, {"dry_run": truth})
         numbers = {"max_messages": (self.max_messages, 1), "max_requeues": (which.max_requeues, 1)}
         numbers |= {"canary": (self.canary, 0), "batch_size": (self.batch_size, 1)}
         for name, (value, least) in numbers.items():
@@ -110,8 +113,8 @@ class Repair:
 
         `requeued` and `dismissed` count all tries of this run. The other messages stay dead: `left` (by the function or
         `max_requeues`), `invalid` (a body that the validator or PostgreSQL refuses), `raised` (the function raised an
-        error), `lost` and `held` (another process has them), `remedied` (another process was faster). `stopped` says
-        why the run ended early, or is None.
+        error), `lost` and `held` (another process has them), `remedied` (another process was faster). `unknown` counts
+        the `ids` of which no dead message has one. `stopped` says why the run ended early, or is None.
 
         A run that is killed and repeated gives each message one remedy: the messages that the killed run had leased can
         be leased again after `lease_for`. A dry run calls the function and changes nothing.
@@ -135,11 +138,12 @@ class Repair:
         on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
     ) -> RepairShare:
         """Return what repairs some of the messages, at a part of the rate."""
+        validator = load_validator(self.validator)
         return RepairShare(
             conn=conn,
             queue_name=self.which.queue_name,
-            function=load_function(self.function) if isinstance(self.function, str) else self.function,
-            validator=load_validator(self.validator),
+            function=awaited(_loaded(self.function)),
+            validator=validator and awaited(validator),
             remedied_by=self.remedied_by,
             max_requeues=self.which.max_requeues,
             max_per_second=max_per_second,
@@ -173,19 +177,22 @@ def repair_by(
     """Run a repair whose messages `work` repairs, in this process or in many; return the summary of `Repair.run`."""
     # Load both now: a mistake in them is an error of the run, and not of each task or message.
     function, validator = repair.function, load_validator(repair.validator)
-    check_call(load_function(function) if isinstance(function, str) else function, "a dead message")
+    check_call(_loaded(function), "a dead message")
     check_call(validator, "a body")
+    with connect() as conn:
+        require(conn, _NEEDED, repair.which.queue_name)
     repair = replace(_without_cause(repair, connect), validator=validator)
     ids = _ids(repair, connect)
+    unknown = dict.fromkeys(_unknown(repair, ids, connect), "unknown")
     if repair.dry_run:
-        return _summary(repair, ids, work(repair, ids) if ids else {}, {}, stop)
+        return _summary(repair, ids, (work(repair, ids) if ids else {}) | unknown, {}, stop)
     first = ids[: max(0, repair.canary - _done(repair, connect)["requeued"])]
     found = work(repair, first) if first else {}
     canary: Summary = {}
     if (rest := ids[len(first) :]) and not stop():
         canary = _wait_for_canary(repair, connect, stop) if repair.canary else {}
         found |= {} if "stopped" in canary else work(repair, rest)
-    return _summary(repair, ids, found, _done(repair, connect), stop) | canary
+    return _summary(repair, ids, found | unknown, _done(repair, connect), stop) | canary
 
 
 def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> dict[str, Any]:
@@ -217,6 +224,10 @@ def _why_stop(*, requeued: int, finished: int, died_again: int, stop_when_failin
     if 100 * died_again >= stop_when_failing * requeued:
         return "the canary died again"
     return "" if finished == requeued else None
+
+
+def _loaded(function: str | RepairFunction) -> RepairFunction:
+    return load_function(function) if isinstance(function, str) else function
 
 
 def is_fingerprint(cause: str) -> bool:
@@ -253,6 +264,20 @@ def _ids(repair: Repair, connect: Connect) -> list[int]:
         return run(conn, verbs.dead_ids(which, max_messages=most))
 
 
+def _unknown(repair: Repair, found: Collection[int], connect: Connect) -> set[int]:
+    if not (missing := set(repair.which.ids or ()).difference(found)):
+        return set()
+    with connect() as conn:
+        return unknown_ids(conn, missing, repair.which.queue_name)
+
+
+def unknown_ids(conn: psycopg.Connection[Any], ids: Collection[int], queue_name: str | None = None) -> set[int]:
+    """Return those of the ids that no dead message of the queue has, with or without a remedy."""
+    dead = run(conn, verbs.dead_ids(DeadFilter(queue_name, ids=ids)))
+    remedied = run(conn, verbs.remedies(ids))
+    return set(ids).difference(dead, remedied)
+
+
 def _done(repair: Repair, connect: Connect) -> dict[str, int]:
     """Count what all attempts of this run have done."""
     with connect() as conn:
@@ -268,6 +293,6 @@ def _summary(
     return {
         **{name: counts[name] for name in _OUTCOMES},
         "ids": {name: sorted(some)[:_FEW] for name, some in by_outcome.items() if some},
-        "stopped": "told to stop" if stop() and len(found) < len(ids) else None,
+        "stopped": "told to stop" if stop() and set(ids) - found.keys() else None,
         "dry_run": repair.dry_run,
     }

@@ -15,6 +15,7 @@ import psycopg
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.errors import InvalidOutcome
 from airflow_provider_pgqueue.core.message import DeadMessage
 from airflow_provider_pgqueue.core.repair.answer import Remedy, RepairFunction, find_remedy
 from airflow_provider_pgqueue.core.repair.dead_lease import DeadLease, Outcomes
@@ -86,11 +87,16 @@ class RepairShare:
         # Ended before the lease is settled: the transaction would see a renewal that fails.
         with closing(Renewal()) as renewal:
             renewal.hold(lease, self.lease_for)
-            remedies = {
-                message.id: self._remedy(message) if lease.holds(message) else Remedy("lost")
-                for message in messages
-                if not self.stop()
-            }
+            try:
+                remedies = {
+                    message.id: self._remedy(message) if lease.holds(message) else Remedy("lost")
+                    for message in messages
+                    if not self.stop()
+                }
+            except InvalidOutcome:
+                # Whoever mends the function and starts again need not wait for the end of the lease.
+                lease.give_back()
+                raise
         return lease.settle(remedies, delay=self.delay, remedied_by=self.remedied_by)
 
     def _remedy(self, message: DeadMessage) -> Remedy:

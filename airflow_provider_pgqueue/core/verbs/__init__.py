@@ -10,7 +10,6 @@ from airflow_provider_pgqueue.core.client import (
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
     message_outcomes as message_outcomes,
-    search_archive as search_archive,
     search_messages as search_messages,
 )
 from airflow_provider_pgqueue.core.verbs.audit import (
@@ -59,15 +58,18 @@ from airflow_provider_pgqueue.core.verbs.history import (
 )
 from airflow_provider_pgqueue.core.verbs.lease import (
     archive as archive,
+    Change as Change,
     cancel as cancel,
+    change as change,
     consume as consume,
     end_named_leases as end_named_leases,
     extend as extend,
     lease as lease,
     lease_named as lease_named,
     once as once,
+    record_step as record_step,
+    recorded_steps as recorded_steps,
     release as release,
-    release_held_by as release_held_by,
     release_messages as release_messages,
     workers as workers,
 )
@@ -86,6 +88,7 @@ from airflow_provider_pgqueue.core.verbs.publish import (
     BatchOptions as BatchOptions,
     Options as Options,
     TopicOptions as TopicOptions,
+    close_batch as close_batch,
     publish as publish,
     publish_batch as publish_batch,
     publish_texts as publish_texts,

@@ -7,22 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_pgqueue.core.client import Statement, list_of, to_json
-from airflow_provider_pgqueue.core.message import ArchivedMessage, MessageOutcome, Row
-
-
-def search_archive(
-    queue_name: str | None = None,
-    *,
-    id: int | None = None,
-    reference: str | None = None,
-    result: str | None = None,
-    fingerprint: str | None = None,
-    archived_from: datetime | None = None,
-    archived_to: datetime | None = None,
-    max_messages: int = 100,
-) -> Statement[list[ArchivedMessage]]:
-    """Find archived messages, newest first, without their bodies. BeforeArchive: it does not go back that far."""
-    return Statement("search_archive", dict(locals()), list_of(ArchivedMessage))
+from airflow_provider_pgqueue.core.message import MessageOutcome, Row
 
 
 def message_outcomes(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from airflow_provider_pgqueue.core.client import (
@@ -21,7 +22,10 @@ from airflow_provider_pgqueue.core.client import (
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
+from airflow_provider_pgqueue.core.quantity import quantity
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 _TYPES: Final = {"results": "text[]", "fingerprints": "text[]", "ids": "bigint[]", "headers": "jsonb"}
 
 
@@ -153,7 +157,7 @@ def requeue_dead(
     Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`. Without a
     queue it is as `lease_dead`.
     """
-    return Statement("requeue_dead", _chosen(dict(locals())), list_of(Requeued), _TYPES)
+    return Statement("requeue_dead", _chosen(dict(locals())), _not_none(which, list_of(Requeued)), _TYPES)
 
 
 def dismiss_dead(
@@ -164,7 +168,7 @@ def dismiss_dead(
     remedied_by: str | None = None,
 ) -> Statement[list[int]]:
     """Dismiss dead messages in one call, and return their ids. Without a queue the rule of `lease_dead` holds."""
-    return Statement("dismiss_dead", _chosen(dict(locals())), ids_of, _TYPES)
+    return Statement("dismiss_dead", _chosen(dict(locals())), _not_none(which, ids_of), _TYPES)
 
 
 def retried_causes(
@@ -226,6 +230,19 @@ def _chosen(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call with those of its choice of messages."""
     which: DeadFilter | str = arguments.pop("which")
     return arguments | (which if isinstance(which, DeadFilter) else DeadFilter(which)).arguments()
+
+
+def _not_none(which: DeadFilter | str, decode: Callable[[list[Row]], list[T]]) -> Callable[[list[Row]], list[T]]:
+    """Return a decoder that warns if messages were named, and none of them was found."""
+
+    def found(rows: list[Row]) -> list[T]:
+        if not rows and isinstance(which, DeadFilter) and which.ids is not None:
+            log.warning(
+                "none of the %s given is a dead message that waits for a remedy", quantity(len(which.ids), "id")
+            )
+        return decode(rows)
+
+    return found
 
 
 def _causes(rows: list[Row]) -> list[DeadCause]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
+from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import (
     ZERO,
     JsonText,
@@ -17,6 +19,7 @@ from airflow_provider_pgqueue.core.client import (
     unless_lost,
 )
 from airflow_provider_pgqueue.core.duration import Duration
+from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import Message, Row
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, storable
 
@@ -41,6 +44,39 @@ def extend(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> St
     """Extend leases to `lease_for` from now. LeaseLost has the ids of those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"}, durable=False)
+
+
+def record_step(
+    lock_token: UUID, id: int, name: str, result: Any, *, lease_for: Duration | None = None
+) -> Statement[Any]:
+    """Keep the result of a step of a leased message, extend the lease, and return the result as it is kept.
+
+    The lease ends no sooner than `lease_for` from now, by default that of the queue. Raises LeaseLost.
+    """
+    arguments = {"lock_token": lock_token, "id": id, "name": name, "result": to_json(result), "lease_for": lease_for}
+
+    def kept(rows: list[Row]) -> Any:
+        (row,) = rows
+        if row["lost"]:
+            raise LeaseLost([id])
+        return row["found"]
+
+    return Statement("record_step", arguments, kept, {"result": "jsonb"}, columns="found IS NULL AS lost, found")
+
+
+def recorded_steps(lock_token: UUID, id: int) -> Statement[list[Row]]:
+    """Return the steps of a leased message that this and earlier attempts kept: name, result, at and attempt of each.
+
+    Raises LeaseLost.
+    """
+
+    def kept(rows: list[Row]) -> list[Row]:
+        found: list[Row] | None = one(rows)
+        if found is None:
+            raise LeaseLost([id])
+        return found
+
+    return Statement("recorded_steps", {"lock_token": lock_token, "id": id}, kept)
 
 
 def archive(
@@ -134,21 +170,17 @@ def release(
     return Statement("release", arguments, unless_lost(ids), {"ids": "bigint[]", "failure": "jsonb"})
 
 
-def release_held_by(queue_name: str, holder: str) -> Statement[int]:
-    """Release what a consumer that is gone still holds, as if its leases had expired; return the number of messages.
+def release_messages(
+    queue_name: str, ids: Collection[int] | None = None, *, holder: str | None = None
+) -> Statement[list[int]]:
+    """End the leases of some messages, or of a consumer that is gone, and return the ids of those that were leased.
 
-    The attempt counts: one of the messages may be why it is gone. `holder` is its `locked_by`, or the beginning of that
-    up to a slash. Whoever still works under such a lease has lost it. Reads the whole queue.
+    The attempt counts: one of the messages may be why the consumer is gone. `holder` is its `locked_by`, or the
+    beginning of that up to a slash; to find its leases, this reads the whole queue. Whoever still works under such a
+    lease has lost it.
     """
-    return Statement("release_held_by", dict(locals()), one)
-
-
-def release_messages(queue_name: str, ids: Collection[int]) -> Statement[list[int]]:
-    """End the leases of some messages, whoever holds them, and return the ids of those that were leased.
-
-    The attempt counts. Whoever still works on such a message has lost it.
-    """
-    return Statement("release_messages", {"queue_name": queue_name, "ids": list(ids)}, ids_of, {"ids": "bigint[]"})
+    arguments = {"queue_name": queue_name, "ids": None if ids is None else list(ids), "holder": holder}
+    return Statement("release_messages", arguments, ids_of, {"ids": "bigint[]"})
 
 
 def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:
@@ -159,6 +191,32 @@ def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) 
     """
     arguments = {"queue_name": queue_name, "ids": list(ids), "reason": reason}
     return Statement("cancel", arguments, ids_of, {"ids": "bigint[]"})
+
+
+class Change(TypedDict, total=False):
+    """What is changed of a message; what is left out stays as it is.
+
+    - `priority`: from 0 to 9.
+    - `delay`, `visible_at`: it is not leased before; a `delay` of 0 ends one.
+    - `body`: what its handler gets. None is a body, too.
+    """
+
+    priority: int | None
+    delay: Duration | None
+    visible_at: datetime | None
+    body: Any
+
+
+def change(queue_name: str, ids: Collection[int], **to: Unpack[Change]) -> Statement[list[int]]:
+    """Change messages while they wait, and return the ids of those; what is leased or finished is left as it is.
+
+    A message keeps its place in the order, and does not overtake others of its group.
+    """
+    argument.check_names("change", to, Change.__annotations__)
+    arguments: dict[str, Any] = {"queue_name": queue_name, "ids": list(ids), **to}
+    if "body" in arguments:
+        arguments["message"] = to_json(arguments.pop("body"))
+    return Statement("change", arguments, ids_of, {"ids": "bigint[]", "message": "jsonb"})
 
 
 def workers(queue_name: str | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:

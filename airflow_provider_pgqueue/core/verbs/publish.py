@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack, cast
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, ids_or_duplicates, one, to_json
+from airflow_provider_pgqueue.core.client import Statement, all_to_json, ids_or_duplicates, one, to_json
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
@@ -115,7 +115,7 @@ def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[Batc
         if isinstance(values := options.get(name), Iterable) and not isinstance(values, str):
             options[name] = list(values)
     argument.check({**options, "queue_name": queue_name}, _RULES)
-    return publish_texts(queue_name, [to_json(body) for body in bodies], **options)
+    return publish_texts(queue_name, list(all_to_json(bodies)), **options)
 
 
 def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[BatchOptions]) -> Statement[list[int]]:
@@ -133,6 +133,31 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
         # One row with all ids: a row for each costs the driver as much as sending the bodies.
         return Statement("publish_batch", arguments, one, _BATCH_TYPES, columns="pg_catalog.array_agg(found)")
     return Statement("publish_deduplicated", arguments, ids_or_duplicates, _BATCH_TYPES)
+
+
+def close_batch(
+    queue_name: str,
+    batch: str,
+    into_queue: str,
+    *,
+    expected: int | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> Statement[bool]:
+    """Say that all messages of a queue whose header `batch` is this are published: their end becomes a message.
+
+    When none of them is unfinished, and at least `expected` have ended, one message with the numbers of their results
+    is published to `into_queue`. Returns False if the batch had ended, in the last 30 days: that changes nothing.
+    Messages of a transaction that is still open are not known: close in the transaction that publishes, or give
+    `expected`.
+    """
+    arguments = {
+        "queue_name": queue_name,
+        "batch": batch,
+        "into_queue": into_queue,
+        "expected": expected,
+        "headers": None if headers is None else to_json(headers),
+    }
+    return Statement("close_batch", arguments, one, {"headers": "jsonb"})
 
 
 def _as_batch(options: Options) -> BatchOptions:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TypedDict, Unpack
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
@@ -18,22 +19,29 @@ class Policy(TypedDict, total=False):
     - `lease_for`: length of a lease if the consumer gives none.
     - `notify`: whether publishing rings: `always`, `gated` or `off`.
     - `max_body_bytes`: size of the largest body.
+    - `fair_by`: messages of one priority are leased in turns, one of each key: the `group` or the first word of the
+      `topic`, unless a header `fair_key` says otherwise.
+    - `weights`: how many messages a turn of a key has, from 1 to 32; 1 for a key that is missing.
     - `paused`: nothing is leased; publishing continues.
     - `backoff_first`, `backoff_max`: the pause after the first failure doubles with each further one up to the maximum.
     - `dedup_window`: how long a dedup key is remembered.
     - `retention`: how long the archive keeps messages.
     - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
     - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
-
+    - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
+    - `rate_limit`, `rate_period`, `rate_burst`: how many leases may begin in a period, evenly spread, and at once.
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
-    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `max_depth` and `handler_timeout`.
+    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `max_depth` and
+    `handler_timeout`, an empty text removes `fair_by`, and an empty object `weights`.
     """
 
     max_attempts: int | None
     lease_for: Duration | None
     notify: str | None
     max_body_bytes: int | None
+    fair_by: str | None
+    weights: Mapping[str, int] | None
     paused: bool | None
     backoff_first: Duration | None
     backoff_max: Duration | None
@@ -41,20 +49,49 @@ class Policy(TypedDict, total=False):
     retention: Duration | None
     on_dead_head: str | None
     max_leased: int | None
+    max_leased_per_group: int | None
+    rate_limit: int | None
+    rate_period: Duration | None
+    rate_burst: int | None
     max_depth: int | None
     handler_timeout: Duration | None
+
+
+def _rule_of(hint: Any) -> argument.Rule:
+    """Return the rule for a type; the database judges the value."""
+    kinds = get_args(hint)
+    if timedelta in kinds:
+        # PostgreSQL also reads a text, such as '5 minutes'.
+        return lambda value: None if value is None or isinstance(value, str) else argument.timed(value)
+    if any(get_origin(kind) is Mapping for kind in kinds):
+        return argument.optional(argument.json_object)
+    if any(get_origin(kind) is Mapping for kind in kinds):
+        return argument.optional(argument.json_object)
+    rule = argument.truth if bool in kinds else argument.whole(0, 2**31 - 1) if int in kinds else argument.any_text
+    return argument.optional(rule)
+
+
+POLICY_RULES: Final = {name: _rule_of(hint) for name, hint in get_type_hints(Policy).items()}
+"""What the database would refuse without naming the argument."""
 
 
 def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
     """Create a queue and return True; return False, and change nothing, if it exists."""
     argument.check_names("create_queue", policy, Policy.__annotations__)
-    return Statement("create_queue", {"queue_name": queue_name, **policy}, one)
+    argument.check(policy, POLICY_RULES)
+    return Statement("create_queue", _arguments(queue_name, policy), one, {"weights": "jsonb"})
 
 
 def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
     """Change the policy of a queue, also for the messages that wait already; None keeps a value."""
     argument.check_names("alter_queue", policy, Policy.__annotations__)
-    return Statement("alter_queue", {"queue_name": queue_name, **policy}, nothing)
+    argument.check(policy, POLICY_RULES)
+    return Statement("alter_queue", _arguments(queue_name, policy), nothing, {"weights": "jsonb"})
+
+
+def _arguments(queue_name: str, policy: Policy) -> dict[str, Any]:
+    weights = policy.get("weights")
+    return {"queue_name": queue_name, **policy, "weights": None if weights is None else to_json(weights)}
 
 
 def pause_queue(queue_name: str) -> Statement[None]:
@@ -108,7 +145,7 @@ def ready_queues(
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
-    """Return the names among these for which one would wait in vain: unknown to the session, or of a paused queue."""
+    """Return the names among these for which nobody should wait: unknown to the session, or of a paused queue."""
     return Statement(
         "closed_queues", {"queue_names": list(queue_names)}, list_of(ClosedQueue), {"queue_names": "text[]"}
     )

@@ -68,7 +68,7 @@ class _Tasks:
         tasks = job.database.room(min(job.parallelism, len(items)))
         try:
             with job.watching(f", {doing}") if doing else nullcontext():
-                # To try again would not help against an error of the target.
+                # Another try would not help against an error of the target.
                 return for_each(
                     job.spark,
                     items,

@@ -158,7 +158,7 @@ class Job:
             given["queue"] = ",".join(queues)
         if since is not None:
             given["since"] = since.isoformat()
-        # A format of this database alone: `pgqueue` may be registered for another one in the session.
+        # This database gets a format of its own: `pgqueue` may be registered for another one in the session.
         name = _formats.setdefault(self.database, f"pgqueue_{next(_number)}")
         self.spark.dataSource.register(data_source(self.database, name))
         return self.spark.read.format(name).options(**given).load()

@@ -1,4 +1,4 @@
-"""Compares what was to be published, what the queue made of it, and what effects the business has of it."""
+"""Compares what was to be published, what became of it in the queue, and which effects it had."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _messages(job: Job, by: str, queues: Sequence[str], since: datetime | None, 
             ((F.unix_micros(end) - F.unix_micros("created_at")) / 1_000_000).alias("seconds"),
         )
 
-    # The queue before the archive: what moves from one to the other in between is seen twice, not never.
+    # Read the queue before the archive: a message that moves in between is then seen twice, and not missed.
     waiting = read("queue", "id,queue_name,created_at,reference")
     archive = read("archive", "id,queue_name,result,created_at,archived_at,reference")
     still = waiting.join(archive.select("id"), "id", "left_anti")

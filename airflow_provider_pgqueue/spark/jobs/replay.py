@@ -79,7 +79,7 @@ def replay(
     among, *names = several("queues", queues), several("results", results), several("references", references)
     about = [*among, *([f"to={to_queue}"] if to_queue else ())]
     job = Job.of(spark, "replay", run_id, dsn, parallelism, *about, since=since, until=until)
-    # One end for the plan and for the copies: what is finished in between is neither checked nor counted.
+    # The plan and the copies have one end: what is finished in between is neither checked nor counted.
     until = until or job.database.now()
     check_time(since, until)
     choice = _Choice(job, among, names[0], names[1], since, until, where, export)
@@ -114,7 +114,7 @@ class _Choice:
         rows = rows.where(F.col("archived_at") < F.lit(self.until))
         if self.since is not None:
             rows = rows.where(F.col("archived_at") >= F.lit(self.since))
-        # Copies that were finished meanwhile, when a killed run is run again.
+        # Leave out copies that were finished meanwhile, when a killed run is run again.
         own = F.get_json_object("headers", "$.replay_run").eqNullSafe(self.job.run_id)
         return _filtered(rows, self.where).where(~own)
 

@@ -99,7 +99,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if there.since is not None:
             here = replace(here, xid=there.since, removals=there.removals)
         parts = self._plan.parts(here.xid, there.xid, self._database.room(self._parts))
-        # Afterwards: if all of the batch is gone, there is no part that would find out.
+        # Look afterwards: if all of the batch is gone, there is no part that would find out.
         self._check(here, now=True)
         return [InputPartition((stretches, here.removals)) for stretches in parts]
 
@@ -107,7 +107,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the rows of one part, by a short statement for each stretch of it; it can be repeated."""
         stretches, removals = partition.value
         with self._database.arrow(_NAME) as conn:
-            # Another server than the driver's, if several are in the connection string, may not have it yet.
+            # If the connection string names several servers, another one than the driver's may not have it yet.
             horizon, _ = self._end(conn, removals)
             if horizon < stretches[-1].end:
                 raise InvalidArgument(

@@ -56,7 +56,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given.check_names(options, _OPTIONS, "A stream of leases")
         self._database = database
         self._session = Session(database, _NAME)
-        # Before the schema: without a name it is that of the table, whose columns are others.
+        # Check this before the schema: without a name the schema is that of the table, which has other columns.
         self._stream = _stream_name(options)
         self._schema = LEASED.arrow_schema(schema)
         self._queue_name = _queue_name(options)
@@ -75,7 +75,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._initial is None:
             self._session.ask(verbs.status(self._queue_name))  # raises if there is no such queue
-            # In milliseconds of the database's clock, which goes on whichever driver asks.
+            # The offset is the database's clock in milliseconds, which goes on whichever driver asks.
             self._initial = int(self._database.now().timestamp() * 1000)
         return {"batch": self._initial}
 
@@ -126,7 +126,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             locked_by=f"{self._stream} {process_name()}",
         )
         with self._database.connect(_NAME, patient=True) as conn:
-            # JSON as its text: it is not read and written anew, and loses no digit.
+            # JSON stays its text: it is not read and written anew, and loses no digit.
             set_json_loads(lambda data: data if isinstance(data, str) else data.decode(), conn)
             try:
                 rows = run(conn, statement)

@@ -152,7 +152,7 @@ class LogPlan:
 
     def parts(self, start: int, end: int, number: int) -> list[list[Stretch]]:
         """Cut a stretch into up to `number` parts with about as many messages each; a part is a few stretches."""
-        # It was a step, unless this is after a crash.
+        # The stretch is one step, unless this is after a crash.
         known = self._next.get(start)
         steps = [known] if known and known.end == end else self._steps(start, end)
         messages = sum(step.messages for step in steps)

@@ -99,7 +99,7 @@ class RangeReader(DataSourceReader):
         relation = self.table.relation.as_string(conn)
         for condition in () if self.where is None else (f"\n{self.where}\n", f" (\n{self.where}\n)"):
             try:
-                # In the binary format, which the server takes for one statement only.
+                # Use the binary format, which the server takes for one statement only.
                 conn.execute(f"EXPLAIN SELECT FROM {relation} WHERE{condition}".encode(), binary=True)
             except psycopg.Error as error:
                 if conn.closed:

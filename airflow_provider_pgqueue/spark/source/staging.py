@@ -209,7 +209,7 @@ def _lines(batch: pa.RecordBatch, *, attempt: int, after: int) -> memoryview:
         *fields, pa.scalar("\t", _TEXT), null_handling="replace", null_replacement="\\N"
     )
     ended = pc.binary_join_element_wise(joined, pa.scalar("", _TEXT), pa.scalar("\n", _TEXT))
-    # The characters of an array lie one after the other: no copy, and no Python object for each row.
+    # The characters of an array lie one after the other, so no copy and no Python object per row is needed.
     return memoryview(ended.buffers()[2])[: pc.sum(pc.binary_length(ended)).as_py() or 0]
 
 

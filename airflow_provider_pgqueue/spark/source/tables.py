@@ -101,7 +101,7 @@ ARCHIVE: Final = Table(
         """
     ),
 )
-# Without lock_token: it is the right to finish a message, and a reader has leased nothing.
+# lock_token is left out: it is the right to finish a message, and a reader has leased nothing.
 _QUEUE: Final = Table(
     "queue",
     sql.Identifier("messages", "message"),

@@ -9,7 +9,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     allowed CONSTANT text[] := ARRAY[
-        'publish', 'release', 'release_held_by', 'release_messages', 'cancel', 'requeue', 'requeue_dead', 'dismiss', 'dismiss_dead',
+        'publish', 'release', 'release_messages', 'cancel', 'change', 'requeue', 'requeue_dead', 'dismiss', 'dismiss_dead',
         'create_queue', 'alter_queue', 'pause_queue', 'resume_queue', 'purge_queue', 'drop_queue', 'grant_queue', 'revoke_queue',
         'bind_topic', 'unbind_topic', 'schedule', 'unschedule', 'pause_schedule', 'resume_schedule', 'alter_history'];
     -- SET ROLE counts, as it would for the verb itself.

@@ -11,9 +11,8 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 AS $$
 #variable_conflict use_column
 DECLARE
-    steps    record;
-    kept     record;
-    made     record;
+    steps record;
+    made  record;
 BEGIN
     IF dead_trend.queue_name IS NOT NULL THEN
         PERFORM messages.check_access(dead_trend.queue_name, 'observe');
@@ -21,16 +20,15 @@ BEGIN
     PERFORM messages.check_number('max_causes', coalesce(dead_trend.max_causes, 0), 1, 1000);
     SELECT * INTO steps FROM messages.history_steps(coalesce(dead_trend.since, coalesce(dead_trend.until, clock_timestamp()) - interval '1 day'),
                                                     dead_trend.until, dead_trend.step);
-    SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
-      INTO kept FROM messages.history_begins() k;
     -- Whole hours and days are read from what was made of them, which is far fewer rows.
     SELECT CASE WHEN mod(extract(epoch FROM dead_trend.step), 86400) = 0
-                THEN greatest(kept.hours, least(p.days_until, date_trunc('day', steps.end_at))) ELSE kept.hours END AS days,
+                THEN greatest(k.since, least(p.days_until, date_trunc('day', steps.end_at))) ELSE k.since END AS days,
            CASE WHEN mod(extract(epoch FROM dead_trend.step), 3600) = 0
-                THEN greatest(kept.minutes, least(p.hours_until, date_trunc('hour', steps.end_at))) ELSE kept.minutes END AS hours
-      INTO made FROM messages.history_progress p;
+                THEN greatest(k.until, least(p.hours_until, date_trunc('hour', steps.end_at))) ELSE k.until END AS hours
+      INTO made FROM messages.history_progress p JOIN messages.history_begins() k ON k.grain = 'hour';
     RETURN QUERY
-    WITH recorded AS MATERIALIZED (
+    WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
+    recorded AS MATERIALIZED (
         SELECT h.queue_name, h.result, h.fingerprint, date_bin(dead_trend.step, h.bucket_at, steps.origin) AS at, h.messages
           FROM (VALUES ('minute', made.hours, 'infinity'::timestamptz), ('hour', made.days, made.hours), ('day', '-infinity', made.days)) AS g (grain, from_at, end_at)
           JOIN messages.history_cause h
@@ -51,25 +49,19 @@ BEGIN
     SELECT c.queue_name, c.result, c.fingerprint, newest.pattern, c.died, w.waiting,
            -- As in the triage: what died in the last quarter of the time, compared with what would be its share.
            CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing' WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
-           f.first_at, l.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
+           seen.first_at, seen.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
       FROM cause c
       JOIN series s ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint
      CROSS JOIN LATERAL (
         SELECT coalesce(sum(one.messages), 0) AS late FROM unnest(s.series) WITH ORDINALITY AS one (messages, place)
          WHERE one.place > cardinality(s.series) - greatest(1, cardinality(s.series) / 4)) q
      CROSS JOIN LATERAL (
-        SELECT h.bucket_at AS first_at FROM messages.history_cause h
-         WHERE h.queue_name = c.queue_name AND h.fingerprint = c.fingerprint AND h.result = c.result
-           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= kept.minutes
-                            WHEN 'hour' THEN h.bucket_at >= kept.hours AND h.bucket_at < kept.minutes ELSE h.bucket_at < kept.hours END
-         ORDER BY h.bucket_at LIMIT 1) f
-     CROSS JOIN LATERAL (
-        SELECT h.bucket_at AS last_at FROM messages.history_cause h
-         WHERE h.queue_name = c.queue_name AND h.fingerprint = c.fingerprint AND h.result = c.result
-           AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
-           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= kept.minutes
-                            WHEN 'hour' THEN h.bucket_at >= kept.hours AND h.bucket_at < kept.minutes ELSE h.bucket_at < kept.hours END
-         ORDER BY h.bucket_at DESC LIMIT 1) l
+        SELECT min(ends.first_at) AS first_at, max(ends.last_at) AS last_at FROM kept k CROSS JOIN LATERAL (
+            SELECT min(h.bucket_at) AS first_at,
+                   max(h.bucket_at) FILTER (WHERE h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at) AS last_at
+              FROM messages.history_cause h
+             WHERE h.queue_name = c.queue_name AND h.fingerprint = c.fingerprint AND h.result = c.result
+               AND h.grain = k.grain AND h.bucket_at >= k.since AND h.bucket_at < k.until) ends) seen
      CROSS JOIN LATERAL (
         SELECT count(*) AS waiting FROM (
             SELECT FROM messages.dead_message d

@@ -16,7 +16,7 @@ DECLARE
     cause  record;
     number bigint;
     taken  bigint[];
-    opened messages.dispatch;
+    opened messages.open_dispatch;
 BEGIN
     PERFORM messages.check_read_committed(), messages.check_name('dag_id', dispatch_dead.dag_id),
             messages.check_queue(dispatch_dead.queue_name, 'consume'),
@@ -66,10 +66,9 @@ BEGIN
         VALUES (number, dispatch_dead.queue_name, dispatch_dead.dag_id,
                 format('pgqueue__%s__dead_%s__%s', dispatch_dead.queue_name, cause.fingerprint, number),
                 cause.fingerprint, 'retry', '1 minute', dispatch_dead.dispatched_by, gen_random_uuid(), taken)
-        RETURNING * INTO opened;
+        RETURNING dispatch_id, queue_name, dag_id, run_id, ids, opened_at, started_at, seen_at, fingerprint INTO opened;
         room := room - 1;
-        RETURN NEXT (opened.dispatch_id, opened.queue_name, opened.dag_id, opened.run_id, opened.ids, opened.opened_at, opened.started_at,
-                     opened.seen_at, opened.fingerprint)::messages.open_dispatch;
+        RETURN NEXT opened;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_dead(text, text, integer, integer, text[], integer, interval, text) IS

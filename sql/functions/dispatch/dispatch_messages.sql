@@ -16,7 +16,7 @@ DECLARE
     room   integer;
     leased messages.leased_message[];
     batch  record;
-    opened messages.dispatch;
+    opened messages.open_dispatch;
 BEGIN
     PERFORM messages.check_read_committed(), messages.check_queue(dispatch_messages.queue_name, 'consume'),
             messages.check_name('dag_id', dispatch_messages.dag_id),
@@ -71,12 +71,11 @@ BEGIN
                             WHERE d.dag_id = dispatch_messages.dag_id
                               AND starts_with(d.run_id || '__', format('pgqueue__%s__%s__%s__', dispatch_messages.queue_name, batch.ids[1], batch.attempt)))),
                 dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
-        RETURNING * INTO opened;
+        RETURNING dispatch_id, queue_name, dag_id, run_id, ids, opened_at, started_at, seen_at, fingerprint INTO opened;
         -- Whose they are, however the run ends.
         UPDATE messages.message_rows m SET locked_by = concat_ws('/', opened.dag_id, opened.run_id)
          WHERE m.id = ANY (batch.ids) AND m.lock_token = batch.lock_token;
-        RETURN NEXT (opened.dispatch_id, opened.queue_name, opened.dag_id, opened.run_id, opened.ids, opened.opened_at, opened.started_at,
-                     opened.seen_at, NULL)::messages.open_dispatch;
+        RETURN NEXT opened;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text) IS

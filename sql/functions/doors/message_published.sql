@@ -3,6 +3,9 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     arrival record;
+    moment  timestamptz;
+    ids     bigint[];
+    keys    text[];
 BEGIN
     IF EXISTS (SELECT FROM arrived a WHERE a.id NOT BETWEEN 1 AND coalesce(pg_sequence_last_value('messages.message_id_seq'), 0)) THEN
         RAISE EXCEPTION 'an id was never given out' USING ERRCODE = 'check_violation', HINT = 'Leave the id to its default.';
@@ -12,10 +15,27 @@ BEGIN
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name;
     FOR arrival IN
-        SELECT a.queue_name, a.priority, min(a.id) AS id, count(*) AS number FROM arrived a GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority
+        SELECT a.queue_name, a.priority, min(a.id) AS id, count(*) AS number, min(q.fair_by) AS fair_by
+          FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority
     LOOP
         PERFORM messages.admit(arrival.queue_name, arrival.priority, arrival.number, entered => true);
         PERFORM messages.ring_for(arrival.queue_name, arrival.id);
+        CONTINUE WHEN arrival.fair_by IS NULL;
+        -- What is leased or has a key was restored, and keeps its place.
+        SELECT array_agg(a.id ORDER BY a.visible_at, a.id),
+               array_agg((messages.fair_keys(arrival.fair_by, 1, a.headers, ARRAY[a.topic], ARRAY[a.group_key]))[1] ORDER BY a.visible_at, a.id) INTO ids, keys
+          FROM arrived a
+         WHERE a.queue_name = arrival.queue_name AND a.priority = arrival.priority
+           AND a.lock_expires_at IS NULL AND a.due_at IS NULL AND a.fair_key IS NULL AND a.visible_at < 'infinity';
+        moment := clock_timestamp();
+        WITH placed AS (
+            UPDATE messages.message_rows m
+               SET fair_key = f.key, visible_at = CASE WHEN m.visible_at > moment THEN m.visible_at ELSE f.place END,
+                   due_at = CASE WHEN m.visible_at > moment THEN f.place END
+              FROM unnest(ids, keys, messages.fair_places(arrival.queue_name, arrival.priority, keys)) AS f (id, key, place) WHERE m.id = f.id
+            RETURNING m.id, m.visible_at, m.due_at)
+        INSERT INTO messages.timer (queue_name, at, ids)
+        SELECT arrival.queue_name, p.visible_at, array_agg(p.id) FROM placed p WHERE p.due_at IS NOT NULL GROUP BY p.visible_at;
     END LOOP;
     INSERT INTO messages.timer (queue_name, at, lock_token, ids)
     SELECT a.queue_name, a.lock_expires_at, a.lock_token, array_agg(a.id) FROM arrived a WHERE a.lock_expires_at IS NOT NULL GROUP BY 1, 2, 3
@@ -24,4 +44,4 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_published() IS
-    'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, and rings new_message once per queue and priority with the first id.';
+    'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, gives the messages their turns where keys take turns, and rings new_message once per queue and priority with the first id.';

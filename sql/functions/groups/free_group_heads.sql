@@ -3,8 +3,12 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    most   integer     := (SELECT q.max_leased_per_group FROM messages.queue q WHERE q.queue_name = free_group_heads.queue_name COLLATE "default");
 BEGIN
-    -- From one group to the next in the index, however many messages each has: groups of which nothing is leased or ready.
+    -- From one group to the next in the index, however many messages each has: groups of which nothing is leased or ready, or less
+    -- than there may be.
     PERFORM messages.come_back(free_group_heads.queue_name, ARRAY(
         WITH RECURSIVE head AS (
             (SELECT m.group_key, m.id, m.visible_at FROM messages.message_rows m
@@ -18,13 +22,18 @@ BEGIN
         SELECT next.id FROM head h CROSS JOIN LATERAL (
             SELECT m.id, m.requeues FROM messages.message_rows m
              WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key AND m.visible_at = 'infinity'
-             ORDER BY m.requeues DESC, m.id LIMIT 1) next
-         WHERE h.visible_at > clock_timestamp()
+             ORDER BY m.requeues DESC, m.id
+             LIMIT CASE WHEN h.visible_at > moment THEN most ELSE most - (
+                SELECT count(*) FROM (
+                    SELECT FROM messages.message_rows e
+                     WHERE e.queue_name = free_group_heads.queue_name COLLATE "default" AND e.group_key = h.group_key AND e.visible_at <= moment
+                     LIMIT most) entered) END) next
+         WHERE (h.visible_at > moment OR most > 1)
            AND NOT EXISTS (SELECT FROM messages.message_rows m
-                            WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key
+                            WHERE most = 1 AND m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key
                               AND m.visible_at < 'infinity' AND (m.requeues > next.requeues OR m.requeues = next.requeues AND m.id < next.id))
            AND NOT EXISTS (SELECT FROM messages.dead_message d JOIN messages.queue q ON q.queue_name = d.queue_name
                             WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')));
 END $$;
 COMMENT ON FUNCTION messages.free_group_heads(text) IS
-    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it: the message before it was finished while another session put it behind.';
+    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it: the message before it was finished while another session put it behind. With a max_leased_per_group, as many as there is room for.';

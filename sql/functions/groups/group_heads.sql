@@ -14,21 +14,26 @@ BEGIN
     -- A new snapshot, under the locks of the groups that lease and consume have taken, so that two sessions cannot judge one group at
     -- once, and not see what the other leases: what has entered each group, and the first of those that wait behind others. These
     -- lie at the end of the group in the index, so that few are read.
-    WITH member AS (
-        SELECT g.key, m.*
-          FROM unnest(keys) AS g (key)
+    WITH policy AS MATERIALIZED (
+        SELECT q.max_leased_per_group AS most, q.on_dead_head = 'block' AS blocks FROM messages.queue q
+         WHERE q.queue_name = group_heads.queue_name COLLATE "default"),
+    member AS (
+        SELECT g.key, p.most, m.*
+          FROM policy p CROSS JOIN unnest(keys) AS g (key)
          CROSS JOIN LATERAL (
             (SELECT m.ctid AS tid, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
               WHERE m.queue_name = group_heads.queue_name COLLATE "default" AND m.group_key = g.key COLLATE "default" AND m.visible_at < 'infinity')
             UNION ALL
             (SELECT m.ctid, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
               WHERE m.queue_name = group_heads.queue_name COLLATE "default" AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
-              ORDER BY m.requeues DESC, m.id LIMIT 1)) m),
+              ORDER BY m.requeues DESC, m.id LIMIT p.most)) m),
     judged AS (
-        SELECT m.*, row_number() OVER (PARTITION BY m.key ORDER BY m.requeues DESC, m.id) = 1
-                    AND coalesce(max(m.lock_expires_at) OVER (PARTITION BY m.key) <= moment, true) AND dead.key IS NULL AS is_head
+        -- Among those that are not leased. What is delayed lets others pass only where more than one may be leased.
+        SELECT m.*, row_number() OVER (PARTITION BY m.key, coalesce(m.lock_expires_at > moment, m.most > 1 AND m.visible_at > moment AND m.visible_at < 'infinity')
+                                           ORDER BY m.requeues DESC, m.id)
+                    <= m.most - count(*) FILTER (WHERE m.lock_expires_at > moment) OVER (PARTITION BY m.key) AND dead.key IS NULL AS is_head
           FROM member m
-          LEFT JOIN (SELECT DISTINCT d.group_key AS key FROM messages.dead_message d JOIN messages.queue q ON q.queue_name = d.queue_name AND q.on_dead_head = 'block'
+          LEFT JOIN (SELECT DISTINCT d.group_key AS key FROM messages.dead_message d JOIN policy p ON p.blocks
                       WHERE d.queue_name = group_heads.queue_name COLLATE "default" AND d.group_key = ANY (keys)) dead ON dead.key = m.key)
     SELECT array_agg(j.tid) FILTER (WHERE j.is_head AND j.visible_at < 'infinity'),
            array_agg(j.id) FILTER (WHERE j.is_head AND j.visible_at = 'infinity'),
@@ -43,4 +48,4 @@ BEGIN
     RETURN heads;
 END $$;
 COMMENT ON FUNCTION messages.group_heads(text, tid[]) IS
-    'Of the groups of messages that are locked to be leased, together with their groups, the places of the first messages, if none of the group is leased and no dead message blocks it. Puts what else has entered these groups behind: a thousand at a time, and of more a quarter.';
+    'Of the groups of messages that are locked to be leased, together with their groups, the places of the first messages, as many as may be leased at once next to those that are, if no dead message blocks the group. Puts what else has entered these groups behind: a thousand at a time, and of more a quarter.';

@@ -6,14 +6,17 @@ AS $$
         SELECT q.queue_name, moment - min(coalesce(first.at, later.at)) AS oldest_age, q.paused
           FROM asked CROSS JOIN messages.used_lanes() l JOIN messages.queue q USING (queue_name)
          CROSS JOIN LATERAL (
-            SELECT min(m.visible_at) FILTER (WHERE q.paused OR m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)) AS at, count(*) AS seen
+            SELECT min(greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END)) FILTER (WHERE q.paused OR m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)) AS at, count(*) AS seen
               FROM (SELECT * FROM messages.message_rows m WHERE m.queue_name = l.queue_name AND m.priority = l.priority AND m.visible_at <= moment
                      ORDER BY m.visible_at LIMIT 20) m) first
-         -- The mark leads past many leases. It is locked until the commit, so this is not for each queue.
+         -- The mark leads past many leases. It is locked until the commit, so this is not for each queue. It is read before the
+         -- messages, or the planner walks over all that are leased and compares each with the mark.
           LEFT JOIN LATERAL (
-            SELECT m.visible_at AS at FROM messages.lane p CROSS JOIN LATERAL (SELECT messages.stored_time(p.mark, moment) AS from_at) mark
-              JOIN messages.message_rows m ON m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at BETWEEN mark.from_at AND moment
-             WHERE first.at IS NULL AND first.seen = 20 AND p.queue_name = l.queue_name AND p.priority = l.priority
+            SELECT messages.stored_time(p.mark, moment) AS from_at FROM messages.lane p
+             WHERE first.at IS NULL AND first.seen = 20 AND p.queue_name = l.queue_name AND p.priority = l.priority) mark ON true
+          LEFT JOIN LATERAL (
+            SELECT greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END) AS at FROM messages.message_rows m
+             WHERE m.queue_name = l.queue_name AND m.priority = l.priority AND m.visible_at BETWEEN mark.from_at AND moment
                AND m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)
              ORDER BY m.visible_at LIMIT 1) later ON true
          GROUP BY q.queue_name, q.paused, moment HAVING min(coalesce(first.at, later.at)) IS NOT NULL)

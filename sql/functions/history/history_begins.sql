@@ -1,13 +1,15 @@
-CREATE OR REPLACE FUNCTION messages.history_begins() RETURNS TABLE (grain text, since timestamptz)
+CREATE OR REPLACE FUNCTION messages.history_begins() RETURNS TABLE (grain text, since timestamptz, until timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
 AS $$
-    -- Minutes stay until their hour is made, and hours until their day is.
-    SELECT 'minute', least(date_trunc('hour', clock_timestamp() - p.minutes_for, 'UTC') + interval '1 hour', g.hours_until)
-      FROM messages.history_policy p, messages.history_progress g
-    UNION ALL
-    SELECT 'hour', least(date_trunc('day', clock_timestamp() - p.hours_for, 'UTC') + interval '1 day', g.days_until)
-      FROM messages.history_policy p, messages.history_progress g
-    UNION ALL
-    SELECT 'day', coalesce(date_trunc('day', clock_timestamp() - p.days_for, 'UTC'), '-infinity') FROM messages.history_policy p
+    SELECT k.grain, k.since, k.until
+      FROM messages.history_policy p
+     CROSS JOIN messages.history_progress g
+     -- Minutes stay until their hour is made, and hours until their day is.
+     CROSS JOIN LATERAL (SELECT least(date_trunc('hour', clock_timestamp() - p.minutes_for, 'UTC') + interval '1 hour', g.hours_until) AS minutes,
+                                least(date_trunc('day', clock_timestamp() - p.hours_for, 'UTC') + interval '1 day', g.days_until) AS hours) begins
+     CROSS JOIN LATERAL (
+        VALUES ('minute', begins.minutes, 'infinity'), ('hour', begins.hours, begins.minutes),
+               ('day', coalesce(date_trunc('day', clock_timestamp() - p.days_for, 'UTC'), '-infinity'), begins.hours)) AS k (grain, since, until)
 $$;
-COMMENT ON FUNCTION messages.history_begins() IS 'From when on the history is kept in each grain; before that the next longer grain has it.';
+COMMENT ON FUNCTION messages.history_begins() IS
+    'Since when the history is kept in each grain, and until when it is read in it: from there on the next shorter grain has it.';

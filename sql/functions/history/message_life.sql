@@ -18,6 +18,11 @@ BEGIN
           FROM waiting w
         UNION ALL
         SELECT f.queue_name, f.created_at, f.reference, f.requeued_from, f.requeues, f.leased_at, f.attempts, f.handled_by FROM finished f),
+    step AS MATERIALIZED (                 -- of a message that was requeued also those of the one that it repeats
+        SELECT o.queue_name, o.created_at, o.reads, s.kept, (s.kept ->> 'at')::timestamptz AS done_at
+          FROM (SELECT w.queue_name, w.created_at, w.reads, w.steps FROM waiting w
+                UNION ALL SELECT f.queue_name, f.created_at, f.reads, f.steps FROM finished f) o
+         CROSS JOIN LATERAL jsonb_array_elements(o.steps) AS s (kept)),
     failed AS MATERIALIZED (
         SELECT f.*, r.bodies OR f.queue_name = ANY (r.body_queues) AS reads FROM messages.failed_attempt f CROSS JOIN reach r
          WHERE f.message_id = message_life.message_id AND EXISTS (SELECT FROM one)),
@@ -31,6 +36,10 @@ BEGIN
         SELECT 1, w.created_at, CASE WHEN w.visible_at = 'infinity' THEN 'waits behind its group' ELSE 'delayed' END, w.queue_name, NULL, NULL,
                NULL, NULL, NULL, nullif(w.visible_at, 'infinity'), NULL, NULL, NULL, NULL, NULL FROM waiting w
          WHERE w.attempts = 0 AND w.leased_at IS NULL AND w.visible_at > w.created_at + interval '1 millisecond'
+        UNION ALL
+        SELECT 3, greatest(s.done_at, s.created_at), CASE WHEN s.done_at < s.created_at THEN 'step done before' ELSE 'step done' END, s.queue_name, NULL,
+               CASE WHEN s.done_at >= s.created_at THEN (s.kept ->> 'attempt')::integer END, NULL, NULL,
+               concat_ws(': ', s.kept ->> 'name', CASE WHEN s.reads THEN left((s.kept -> 'result')::text, 4000) END), NULL, NULL, NULL, NULL, NULL, NULL FROM step s
         UNION ALL
         SELECT 2, d.opened_at, 'dispatched', d.queue_name, d.dispatched_by, NULL, NULL, NULL, NULL, NULL, NULL, d.dag_id, d.run_id, NULL, NULL FROM dispatched d
         UNION ALL
@@ -74,4 +83,4 @@ BEGIN
       FROM life l ORDER BY l.at NULLS LAST, l.place;
 END $$;
 COMMENT ON FUNCTION messages.message_life(bigint) IS
-    'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; each attempt, leased by actor, and how it failed; dispatched to a run; archived; requeued as other_id, or dismissed. No row for a message that is unknown, or in a queue that this login may not observe. Of an error, only whoever may read the bodies sees more than its class. Earlier attempts are known for 30 days; one whose lease ended is missing. Runs are known for 30 days after their end.';
+    'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; each attempt, leased by actor, and how it failed; each step that is kept, unless it succeeded; dispatched to a run; archived; requeued as other_id, or dismissed. No row for a message that is unknown, or in a queue that this login may not observe. Of an error, only whoever may read the bodies sees more than its class, and of a step more than its name. Earlier attempts are known for 30 days; one whose lease ended is missing. Runs are known for 30 days after their end.';

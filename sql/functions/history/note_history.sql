@@ -4,8 +4,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment    timestamptz := clock_timestamp();
+    minute    timestamptz := date_trunc('minute', moment, 'UTC');
     last      messages.history_progress;
-    recorded     record;
+    recorded  record;
     newest    bigint;
     newest_id bigint;
     own_xid   bigint := pg_current_xact_id()::text::bigint;
@@ -38,7 +39,7 @@ BEGIN
              WHERE complete AND m.id > last.last_id AND m.id <= newest_id GROUP BY 1, 2
             UNION ALL
             -- Messages of a transaction that was open then and has ended: its xmin shows it, unless somebody has changed the row since.
-            SELECT m.queue_name, date_trunc('minute', moment, 'UTC'), count(*)
+            SELECT m.queue_name, minute, count(*)
               FROM messages.message_rows m
              WHERE complete AND m.id > greatest(last.settled_id, last.last_id - 500000) AND m.id <= last.last_id
                AND m.leased_at IS NULL AND m.group_key IS NULL
@@ -62,56 +63,36 @@ BEGIN
                    IS DISTINCT FROM (coalesce(h.depth, 0), coalesce(h.ready, 0), coalesce(h.leased, 0), coalesce(h.delayed, 0), coalesce(h.dead, 0))
                 OR (l.oldest_at IS NULL) <> (h.oldest_at IS NULL) OR abs(date_part('epoch', l.oldest_at - h.oldest_at)) > 2
                 OR (l.depth <= l.counted_up_to) <> coalesce(h.exact, true)),
-        -- The classes of durations are added to the classes that the minute already has.
-        kept AS MATERIALIZED (
-            SELECT h.queue_name, h.bucket_at, h.waits, h.runs
-              FROM (SELECT DISTINCT c.queue_name, c.bucket_at FROM counted c) n
-              JOIN messages.history h ON h.queue_name = n.queue_name AND h.grain = 'minute' AND h.bucket_at = n.bucket_at),
-        part AS (
-            SELECT c.queue_name, c.bucket_at, 0::bigint AS arrivals,
+        published AS (
+            SELECT p.queue_name, p.bucket_at, sum(p.messages) AS arrivals FROM (
+                SELECT a.* FROM arrived a
+                UNION ALL SELECT m.queue_name, minute, m.messages FROM missed m
+                UNION ALL SELECT c.queue_name, minute, 0 FROM changed c) p
+             GROUP BY 1, 2),
+        finished AS (
+            SELECT c.queue_name, c.bucket_at,
                    sum(c.messages) FILTER (WHERE c.result = 'success') AS success, sum(c.messages) FILTER (WHERE c.result = 'failed') AS failed,
                    sum(c.messages) FILTER (WHERE c.result = 'rejected') AS rejected,
                    sum(c.messages) FILTER (WHERE c.result = 'lock_expired') AS lock_expired,
                    sum(c.messages) FILTER (WHERE c.result = 'expired') AS expired,
                    sum(c.messages) FILTER (WHERE c.result = 'cancelled') AS cancelled, sum(c.attempts) AS attempts,
-                   max(c.wait_max) AS wait_max, max(c.run_max) AS run_max, NULL::bigint[] AS waits, NULL::bigint[] AS runs
-              FROM counted c GROUP BY 1, 2
-            UNION ALL
-            SELECT a.queue_name, a.bucket_at, a.messages, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM arrived a
-            UNION ALL
-            SELECT m.queue_name, date_trunc('minute', moment, 'UTC'), m.messages, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM missed m
-            UNION ALL
-            SELECT c.queue_name, date_trunc('minute', moment, 'UTC'), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM changed c
-            UNION ALL
-            SELECT w.queue_name, w.bucket_at, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, array_agg(ARRAY[w.wait, w.messages] ORDER BY w.wait), NULL
-              FROM (SELECT c.queue_name, c.bucket_at, c.wait, sum(c.messages)::bigint AS messages FROM (
-                        SELECT c.queue_name, c.bucket_at, c.wait, c.messages FROM counted c WHERE c.wait IS NOT NULL
-                        UNION ALL
-                        SELECT k.queue_name, k.bucket_at, k.waits[n][1], k.waits[n][2]
-                          FROM kept k CROSS JOIN LATERAL generate_subscripts(k.waits, 1) AS n) c
-                     GROUP BY 1, 2, 3) w GROUP BY 1, 2
-            UNION ALL
-            SELECT r.queue_name, r.bucket_at, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, array_agg(ARRAY[r.run, r.messages] ORDER BY r.run)
-              FROM (SELECT c.queue_name, c.bucket_at, c.run, sum(c.messages)::bigint AS messages FROM (
-                        SELECT c.queue_name, c.bucket_at, c.run, c.messages FROM counted c WHERE c.run IS NOT NULL
-                        UNION ALL
-                        SELECT k.queue_name, k.bucket_at, k.runs[n][1], k.runs[n][2]
-                          FROM kept k CROSS JOIN LATERAL generate_subscripts(k.runs, 1) AS n) c
-                     GROUP BY 1, 2, 3) r GROUP BY 1, 2),
+                   max(c.wait_max) AS wait_max, max(c.run_max) AS run_max,
+                   messages.sum_durations(array_agg(ARRAY[c.wait, c.messages]) FILTER (WHERE c.wait IS NOT NULL)) AS waits,
+                   messages.sum_durations(array_agg(ARRAY[c.run, c.messages]) FILTER (WHERE c.run IS NOT NULL)) AS runs
+              FROM counted c GROUP BY 1, 2),
         total AS (
-            SELECT p.queue_name, p.bucket_at, sum(p.arrivals) AS arrivals, sum(p.success) AS success, sum(p.failed) AS failed,
-                   sum(p.rejected) AS rejected, sum(p.lock_expired) AS lock_expired, sum(p.expired) AS expired,
-                   sum(p.cancelled) AS cancelled, sum(p.attempts) AS attempts,
-                   max(p.wait_max) AS wait_max, max(p.run_max) AS run_max, max(p.waits) AS waits, max(p.runs) AS runs
-              FROM part p GROUP BY 1, 2),
+            SELECT queue_name, bucket_at, coalesce(p.arrivals, 0) AS arrivals, coalesce(f.success, 0) AS success, coalesce(f.failed, 0) AS failed,
+                   coalesce(f.rejected, 0) AS rejected, coalesce(f.lock_expired, 0) AS lock_expired, coalesce(f.expired, 0) AS expired,
+                   coalesce(f.cancelled, 0) AS cancelled, coalesce(f.attempts, 0) AS attempts, f.wait_max, f.run_max, f.waits, f.runs
+              FROM published p FULL JOIN finished f USING (queue_name, bucket_at)),
         stored AS (
             INSERT INTO messages.history AS t (queue_name, grain, bucket_at, depth, depth_max, ready, leased, delayed, dead, oldest_at,
                 arrivals, success, failed, rejected, lock_expired, expired, cancelled, attempts, wait_max, run_max, waits, runs)
             SELECT n.queue_name, 'minute', n.bucket_at, l.depth, l.depth, l.ready, l.leased, l.delayed, l.dead, l.oldest_at,
-                   n.arrivals, coalesce(n.success, 0), coalesce(n.failed, 0), coalesce(n.rejected, 0), coalesce(n.lock_expired, 0),
-                   coalesce(n.expired, 0), coalesce(n.cancelled, 0), coalesce(n.attempts, 0), n.wait_max, n.run_max, n.waits, n.runs
+                   n.arrivals, n.success, n.failed, n.rejected, n.lock_expired, n.expired, n.cancelled, n.attempts, n.wait_max, n.run_max,
+                   n.waits, n.runs
               FROM total n
-              LEFT JOIN level l ON l.queue_name = n.queue_name AND n.bucket_at = date_trunc('minute', moment, 'UTC')
+              LEFT JOIN level l ON l.queue_name = n.queue_name AND n.bucket_at = minute
             ON CONFLICT (queue_name, grain, bucket_at) DO UPDATE SET
                 depth = coalesce(excluded.depth, t.depth), depth_max = greatest(excluded.depth_max, t.depth_max),
                 ready = coalesce(excluded.ready, t.ready), leased = coalesce(excluded.leased, t.leased),
@@ -121,12 +102,12 @@ BEGIN
                 rejected = t.rejected + excluded.rejected, lock_expired = t.lock_expired + excluded.lock_expired,
                 expired = t.expired + excluded.expired, cancelled = t.cancelled + excluded.cancelled, attempts = t.attempts + excluded.attempts,
                 wait_max = greatest(t.wait_max, excluded.wait_max), run_max = greatest(t.run_max, excluded.run_max),
-                waits = coalesce(excluded.waits, t.waits), runs = coalesce(excluded.runs, t.runs)
+                waits = messages.sum_durations(t.waits || excluded.waits), runs = messages.sum_durations(t.runs || excluded.runs)
             RETURNING t.bucket_at),
         totals AS (
             INSERT INTO messages.history_total AS t (queue_name, arrivals, success, failed, rejected, lock_expired, expired, cancelled, attempts)
-            SELECT n.queue_name, sum(n.arrivals), coalesce(sum(n.success), 0), coalesce(sum(n.failed), 0), coalesce(sum(n.rejected), 0),
-                   coalesce(sum(n.lock_expired), 0), coalesce(sum(n.expired), 0), coalesce(sum(n.cancelled), 0), coalesce(sum(n.attempts), 0)
+            SELECT n.queue_name, sum(n.arrivals), sum(n.success), sum(n.failed), sum(n.rejected), sum(n.lock_expired), sum(n.expired),
+                   sum(n.cancelled), sum(n.attempts)
               FROM total n WHERE EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = n.queue_name)
              GROUP BY n.queue_name HAVING sum(n.arrivals) > 0 OR sum(n.attempts) > 0 OR sum(n.expired) > 0 OR sum(n.cancelled) > 0
             ON CONFLICT (queue_name) DO UPDATE SET arrivals = t.arrivals + excluded.arrivals, success = t.success + excluded.success,
@@ -182,7 +163,7 @@ BEGIN
        SET recorded_at = moment, oldest_xid = last.oldest_xid, next_xid = last.next_xid, open_xids = last.open_xids, last_id = last.last_id,
            settled_id = last.settled_id, settling_id = last.settling_id, settling_xid = last.settling_xid, caught_up = last.caught_up;
     IF complete THEN
-        INSERT INTO messages.history_note (recorded_at) VALUES (date_trunc('minute', moment, 'UTC')) ON CONFLICT DO NOTHING;
+        INSERT INTO messages.history_note (recorded_at) VALUES (minute) ON CONFLICT DO NOTHING;
     END IF;
     PERFORM messages.roll_up_history(late_from);
     RETURN rows;

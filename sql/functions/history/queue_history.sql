@@ -22,28 +22,25 @@ BEGIN
     END IF;
     SELECT * INTO steps FROM messages.history_steps(queue_history.since, queue_history.until, queue_history.step);
     RETURN QUERY
-    WITH kept AS (SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
-                    FROM messages.history_begins() k),
+    WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
     progress AS (SELECT g.begun_at, g.recorded_at FROM messages.history_progress g),
     recorded AS MATERIALIZED (
         SELECT date_bin(queue_history.step, h.bucket_at, steps.origin) AS at, h.*
-          FROM messages.history h CROSS JOIN kept k
-         WHERE h.queue_name = queue_history.queue_name COLLATE "default" AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
-           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= k.minutes WHEN 'hour' THEN h.bucket_at >= k.hours AND h.bucket_at < k.minutes
-                            ELSE h.bucket_at < k.hours END),
+          FROM kept k
+          JOIN messages.history h
+            ON h.grain = k.grain AND h.bucket_at >= greatest(steps.first_at, k.since) AND h.bucket_at < least(steps.end_at, k.until)
+         WHERE h.queue_name = queue_history.queue_name COLLATE "default"),
     total AS (
         SELECT n.at, max(n.depth_max) AS depth_max, sum(n.arrivals)::bigint AS arrivals, sum(n.success)::bigint AS success,
                sum(n.failed)::bigint AS failed, sum(n.rejected)::bigint AS rejected, sum(n.lock_expired)::bigint AS lock_expired,
                sum(n.expired)::bigint AS expired, sum(n.cancelled)::bigint AS cancelled, sum(n.attempts)::bigint AS attempts, max(n.wait_max) AS wait_max, max(n.run_max) AS run_max
           FROM recorded n GROUP BY n.at),
     waits AS (
-        SELECT s.at, array_agg(ARRAY[s.class, s.messages] ORDER BY s.class) AS waits FROM (
-            SELECT n.at, n.waits[i][1] AS class, sum(n.waits[i][2])::bigint AS messages
-              FROM recorded n CROSS JOIN LATERAL generate_subscripts(n.waits, 1) AS i GROUP BY 1, 2) s GROUP BY 1),
+        SELECT n.at, messages.sum_durations(array_agg(ARRAY[n.waits[i][1], n.waits[i][2]])) AS waits
+          FROM recorded n CROSS JOIN LATERAL generate_subscripts(n.waits, 1) AS i GROUP BY 1),
     runs AS (
-        SELECT s.at, array_agg(ARRAY[s.class, s.messages] ORDER BY s.class) AS runs FROM (
-            SELECT n.at, n.runs[i][1] AS class, sum(n.runs[i][2])::bigint AS messages
-              FROM recorded n CROSS JOIN LATERAL generate_subscripts(n.runs, 1) AS i GROUP BY 1, 2) s GROUP BY 1),
+        SELECT n.at, messages.sum_durations(array_agg(ARRAY[n.runs[i][1], n.runs[i][2]])) AS runs
+          FROM recorded n CROSS JOIN LATERAL generate_subscripts(n.runs, 1) AS i GROUP BY 1),
     last AS (
         SELECT o.*, row_number() OVER (ORDER BY o.at) AS change FROM (
             SELECT DISTINCT ON (n.at) n.at, n.depth, n.ready, n.leased, n.delayed, n.dead, n.oldest_at
@@ -62,11 +59,11 @@ BEGIN
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at AS known,
                -- Whether an upkeep looked is known for as long as minutes are kept.
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at
-               AND (b.at < k.minutes OR EXISTS (SELECT FROM messages.history_note n
+               AND (b.at < k.since OR EXISTS (SELECT FROM messages.history_note n
                                                  WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_history.step)) AS seen,
                least(b.at + queue_history.step, p.recorded_at) AS ends_at
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_history.step) AS b (at)
-         CROSS JOIN progress p CROSS JOIN kept k
+         CROSS JOIN progress p JOIN kept k ON k.grain = 'minute'
           LEFT JOIN total t ON t.at = b.at LEFT JOIN waits w ON w.at = b.at LEFT JOIN runs r ON r.at = b.at LEFT JOIN last l ON l.at = b.at),
     level AS (
         SELECT l.change, l.depth, l.ready, l.leased, l.delayed, l.dead, l.oldest_at FROM last l

@@ -13,14 +13,13 @@ BEGIN
     PERFORM messages.check_number('the number of queues', coalesce(cardinality(queue_sparklines.queue_names), 0), 0, 500);
     SELECT * INTO steps FROM messages.history_steps(queue_sparklines.since, queue_sparklines.until, queue_sparklines.step);
     RETURN QUERY
-    WITH kept AS (SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
-                    FROM messages.history_begins() k),
+    WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
     bucket AS MATERIALIZED (
         SELECT b.at, b.at <= p.recorded_at AND b.at + queue_sparklines.step > p.begun_at AS known,
-               b.at < k.minutes OR EXISTS (SELECT FROM messages.history_note n
+               b.at < k.since OR EXISTS (SELECT FROM messages.history_note n
                                             WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_sparklines.step) AS seen
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_sparklines.step) AS b (at)
-         CROSS JOIN messages.history_progress p CROSS JOIN kept k),
+         CROSS JOIN messages.history_progress p JOIN kept k ON k.grain = 'minute'),
     wanted AS MATERIALIZED (
         SELECT q.queue_name, o.depth
           FROM messages.queue q
@@ -39,10 +38,10 @@ BEGIN
         SELECT h.queue_name, date_bin(queue_sparklines.step, h.bucket_at, steps.origin) AS at, sum(h.arrivals)::bigint AS arrivals,
                sum(h.success)::bigint AS success, sum(h.failed + h.rejected + h.lock_expired + h.expired)::bigint AS dead,
                (array_agg(h.depth ORDER BY h.bucket_at DESC) FILTER (WHERE h.depth IS NOT NULL))[1] AS depth
-          FROM messages.history h CROSS JOIN kept k
-         WHERE h.queue_name = ANY (queue_sparklines.queue_names) AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
-           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= k.minutes WHEN 'hour' THEN h.bucket_at >= k.hours AND h.bucket_at < k.minutes
-                            ELSE h.bucket_at < k.hours END
+          FROM kept k
+          JOIN messages.history h
+            ON h.grain = k.grain AND h.bucket_at >= greatest(steps.first_at, k.since) AND h.bucket_at < least(steps.end_at, k.until)
+         WHERE h.queue_name = ANY (queue_sparklines.queue_names)
          GROUP BY 1, 2),
     part AS (
         SELECT w.queue_name, b.*, n.arrivals, n.success, n.dead, n.depth, w.depth AS before,

@@ -15,13 +15,11 @@ BEGIN
         SELECT h.* FROM messages.history h
          WHERE h.queue_name = ANY (names) AND h.grain = from_grain AND h.bucket_at >= first_at AND h.bucket_at < end_at),
     waits AS (
-        SELECT s.queue_name, array_agg(ARRAY[s.class, s.messages] ORDER BY s.class) AS waits FROM (
-            SELECT p.queue_name, p.waits[n][1] AS class, sum(p.waits[n][2])::bigint AS messages
-              FROM part p CROSS JOIN LATERAL generate_subscripts(p.waits, 1) AS n GROUP BY 1, 2) s GROUP BY 1),
+        SELECT p.queue_name, messages.sum_durations(array_agg(ARRAY[p.waits[n][1], p.waits[n][2]])) AS waits
+          FROM part p CROSS JOIN LATERAL generate_subscripts(p.waits, 1) AS n GROUP BY 1),
     runs AS (
-        SELECT s.queue_name, array_agg(ARRAY[s.class, s.messages] ORDER BY s.class) AS runs FROM (
-            SELECT p.queue_name, p.runs[n][1] AS class, sum(p.runs[n][2])::bigint AS messages
-              FROM part p CROSS JOIN LATERAL generate_subscripts(p.runs, 1) AS n GROUP BY 1, 2) s GROUP BY 1),
+        SELECT p.queue_name, messages.sum_durations(array_agg(ARRAY[p.runs[n][1], p.runs[n][2]])) AS runs
+          FROM part p CROSS JOIN LATERAL generate_subscripts(p.runs, 1) AS n GROUP BY 1),
     last AS (
         SELECT DISTINCT ON (p.queue_name) p.* FROM part p WHERE p.depth IS NOT NULL ORDER BY p.queue_name, p.bucket_at DESC),
     total AS (

@@ -18,13 +18,13 @@ BEGIN
         -- Of each lane, the highest first, what is ready from its mark on; a lower lane is not touched if the upper ones have enough.
         WITH ready AS MATERIALIZED (
             SELECT found.*, lane.*
-              FROM (SELECT q.max_attempts, q.lock_key, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
+              FROM (SELECT q.max_attempts, q.lock_key, q.fair_by, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
                            'epoch'::timestamptz + coalesce(pg_sequence_last_value(l.mark), 0) * interval '1 us' AS begins
                       FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND (l.mark IS NOT NULL OR tries > 0)
                      WHERE q.queue_name = consume.queue_name COLLATE "default"
                        AND CASE WHEN q.paused OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, NULL) ELSE true END
-                       AND (tries > 0 OR 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
+                       AND (tries > 0 OR q.rate_limit IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
                                          BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
@@ -40,8 +40,8 @@ BEGIN
         -- As in lease: the mark of the lane of the first of these.
         moved AS MATERIALIZED (
             SELECT setval(f.mark, (extract(epoch FROM f.first) * 1000000)::bigint)
-              FROM (SELECT r.mark, r.marked, r.begins, least(r.visible_at, moment - interval '5 ms') AS first FROM ready r LIMIT 1) f
-             WHERE f.first > f.begins + interval '0.2 ms' AND pg_sequence_last_value(f.mark) IS NOT DISTINCT FROM f.marked),
+              FROM (SELECT r.fair_by, r.mark, r.marked, r.begins, least(r.visible_at, moment - interval '5 ms') AS first FROM ready r LIMIT 1) f
+             WHERE f.first > f.begins + CASE WHEN f.fair_by IS NULL THEN interval '0.2 ms' ELSE '0' END AND pg_sequence_last_value(f.mark) IS NOT DISTINCT FROM f.marked),
         gone AS (
             DELETE FROM messages.message_rows m USING ready WHERE m.ctid = ready.tid
                AND CASE WHEN ready.group_key IS NULL THEN true
@@ -63,9 +63,8 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        wanted := messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL);
+        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL) again;
         EXIT WHEN wanted = 0;
-        moment := clock_timestamp();
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS

@@ -28,7 +28,7 @@ BEGIN
         -- Of each lane, the highest first, what is ready from its mark on; a lower lane is not touched if the upper ones have enough.
         WITH ready AS MATERIALIZED (
             SELECT found.*, lane.*
-              FROM (SELECT q.max_attempts, q.lock_key, moment + coalesce(lease.lease_for, q.lease_for) AS until, l.priority, l.mark,
+              FROM (SELECT q.max_attempts, q.lock_key, moment + coalesce(lease.lease_for, q.lease_for) AS until, q.fair_by, l.priority, l.mark,
                            pg_sequence_last_value(l.mark) AS marked,
                            'epoch'::timestamptz + coalesce(pg_sequence_last_value(l.mark), 0) * interval '1 us' AS begins
                       FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND (l.mark IS NOT NULL OR tries > 0)
@@ -38,7 +38,7 @@ BEGIN
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, lease.lease_for) ELSE true END
                        -- The first try finds nothing if nobody has looked at the queue for a second after a look was due, or if leases are
                        -- to be counted: lease_again() does it.
-                       AND (tries > 0 OR q.max_leased IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
+                       AND (tries > 0 OR q.max_leased IS NULL AND q.rate_limit IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
                                                                    BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
@@ -60,14 +60,15 @@ BEGIN
               FROM ready WHERE m.ctid = ready.tid AND coalesce(m.leased_at NOT BETWEEN called AND moment, true)
                AND CASE WHEN ready.group_key IS NULL THEN true
                         ELSE ready.tid = ANY ((SELECT messages.group_heads(lease.queue_name, ARRAY(SELECT r.tid FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
-            RETURNING m.*, ready.max_attempts, ready.mark, ready.marked, ready.begins, least(m.visible_at, moment - interval '5 ms') AS first),
+            RETURNING m.*, ready.max_attempts, ready.fair_by, ready.mark, ready.marked, ready.begins, least(m.visible_at, moment - interval '5 ms') AS first),
         -- In the lane of the first of these, the next lease begins at it, but 5 ms behind the clock, for publishers that commit
-        -- after their visible_at; unless somebody has moved the mark meanwhile. What came microseconds apart moves no mark.
+        -- after their visible_at; unless somebody has moved the mark meanwhile. What came microseconds apart moves no mark, but where keys
+        -- take turns, because there a turn of all keys takes no longer.
         timed AS (
             INSERT INTO messages.timer (queue_name, at, lock_token, ids)
             SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l
              -- True in any case: a lease without a timer would never end.
-             WHERE CASE WHEN l.mark IS NOT NULL AND l.first > l.begins + interval '0.2 ms' AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
+             WHERE CASE WHEN l.mark IS NOT NULL AND l.first > l.begins + CASE WHEN l.fair_by IS NULL THEN interval '0.2 ms' ELSE '0' END AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
                              AND pattern IS NULL
                         THEN setval(l.mark, (extract(epoch FROM l.first) * 1000000)::bigint) > 0 ELSE true END
              LIMIT 1)
@@ -77,9 +78,8 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        wanted := messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern);
+        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern) again;
         EXIT WHEN wanted = 0;
-        moment := clock_timestamp();
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text) IS

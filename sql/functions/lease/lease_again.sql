@@ -1,39 +1,61 @@
 CREATE OR REPLACE FUNCTION messages.lease_again(
-    queue_name text, wanted integer, tries integer, consumes boolean, pattern text
-) RETURNS integer
+    queue_name text, INOUT wanted integer, tries integer, consumes boolean, pattern text, OUT moment timestamptz
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment timestamptz := clock_timestamp();
-    policy messages.queue;
-    again  boolean;
+    policy  messages.queue;
+    again   boolean;
+    ready   tid[];
+    grouped tid[];
 BEGIN
+    moment := clock_timestamp();
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
     PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
     -- Messages that a look frees stay locked until the commit, and the transaction of a consumer lasts as long as its work.
     again := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
     IF policy.max_leased IS NOT NULL AND tries = 1 AND NOT consumes THEN
-        RETURN least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
+        wanted := least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
+        again := true;
     END IF;
-    IF NOT again THEN
+    IF policy.rate_limit IS NOT NULL THEN
+        wanted := least(wanted, (SELECT r.leases FROM messages.rate_left(policy, clock_timestamp()) r));
+    END IF;
+    IF wanted > 0 AND (policy.rate_limit IS NOT NULL OR NOT again) THEN
         -- Messages that were put behind others of their groups stood in the way of these, or nobody made the mark of their lane.
-        PERFORM FROM (SELECT l.priority, messages.stored_time(l.mark, moment) AS begins FROM messages.lane l
-                       WHERE l.queue_name = lease_again.queue_name COLLATE "default" OFFSET 0) lane
-          CROSS JOIN LATERAL (
-             SELECT FROM messages.message_rows m
-              WHERE m.queue_name = lease_again.queue_name COLLATE "default" AND m.priority = lane.priority
-                AND m.visible_at >= lane.begins AND m.visible_at <= moment
-                AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
-                AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
-                AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern)
-              ORDER BY m.visible_at LIMIT 1 FOR UPDATE SKIP LOCKED) m
-          LIMIT 1;
-        again := FOUND;
+        SELECT array_agg(m.tid), array_agg(m.tid) FILTER (WHERE m.group_key IS NOT NULL) INTO ready, grouped FROM (
+            SELECT m.* FROM (SELECT l.priority, messages.stored_time(l.mark, lease_again.moment) AS begins FROM messages.lane l
+                              WHERE l.queue_name = lease_again.queue_name COLLATE "default" ORDER BY l.priority DESC OFFSET 0) lane
+             CROSS JOIN LATERAL (
+                SELECT m.ctid AS tid, m.group_key FROM messages.message_rows m
+                 WHERE m.queue_name = lease_again.queue_name COLLATE "default" AND m.priority = lane.priority
+                   AND m.visible_at >= lane.begins AND m.visible_at <= lease_again.moment
+                   AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > lease_again.moment)
+                   AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
+                   AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern)
+                 ORDER BY m.visible_at LIMIT CASE WHEN policy.rate_limit IS NULL THEN 1 ELSE wanted END FOR UPDATE SKIP LOCKED) m
+             LIMIT CASE WHEN policy.rate_limit IS NULL THEN 1 ELSE wanted END) m;
+        again := ready IS NOT NULL;
     END IF;
     -- Ten tries at most, even if more becomes ready meanwhile.
-    RETURN CASE WHEN again AND tries < 10 THEN wanted ELSE 0 END;
+    IF NOT again OR tries >= 10 THEN
+        wanted := 0;
+    ELSIF policy.rate_limit IS NOT NULL AND wanted > 0 THEN
+        -- Only what will be leased uses up the rate.
+        IF grouped IS NOT NULL THEN
+            ready := ARRAY(SELECT unnest(ready) EXCEPT SELECT unnest(grouped))
+                  || ARRAY(SELECT unnest(grouped) INTERSECT SELECT unnest(messages.group_heads(lease_again.queue_name, grouped)));
+        END IF;
+        IF cardinality(ready) > 0 THEN
+            SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;
+        ELSE
+            SELECT a.wanted, a.moment INTO wanted, moment FROM messages.lease_again(lease_again.queue_name, wanted, tries + 1, consumes, pattern) a;
+        END IF;
+        RETURN;
+    END IF;
+    moment := clock_timestamp();
 END $$;
 COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS
-    'Whether a lease that found less than was wanted should try again, and for how many messages: if a look was due, if something is ready behind messages of groups, or, at the first try, as a max_leased allows. Errors as in lease.';
+    'For how many messages a lease that found less than was wanted should try again, and the time at which it begins: if a look was due, if something is ready behind messages of groups, at the first try as a max_leased allows, or as a rate_limit allows, of which that many are used up. Errors as in lease.';

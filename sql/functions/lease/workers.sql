@@ -19,15 +19,17 @@ BEGIN
          WHERE (workers.queue_name IS NULL OR q.queue_name = workers.queue_name COLLATE "default")
            AND ((SELECT r.everything FROM messages.session_reach r)
                 OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)));
-    -- Each leased message is in the ids of a timer.
+    -- Each leased message is in the ids of a timer. A timer without a token is mostly that of messages that expire or are delayed.
     count_up_to := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
     RETURN QUERY
     WITH held AS (
         SELECT m.locked_by, t.queue_name AS name, count(DISTINCT m.id) AS leased, min(m.leased_at) AS leased_since,
                min(m.lock_expires_at) AS lease_ends_at, max(m.leased_at) AS last_at
           FROM unnest(names) AS n (name)
-         CROSS JOIN LATERAL (SELECT t.queue_name, t.lock_token, one.id FROM messages.timer t CROSS JOIN unnest(t.ids) AS one (id)
-                              WHERE t.queue_name = n.name ORDER BY t.at LIMIT count_up_to) t
+         CROSS JOIN LATERAL (
+            SELECT t.queue_name, t.lock_token, one.id
+              FROM (SELECT t.* FROM messages.timer t WHERE t.queue_name = n.name ORDER BY t.at LIMIT count_up_to) t
+             CROSS JOIN LATERAL unnest(CASE WHEN t.lock_token IS NULL THEN t.ids[:10] ELSE t.ids END) AS one (id) LIMIT count_up_to) t
           JOIN messages.message_rows m ON m.id = t.id AND m.lock_token IS NOT DISTINCT FROM t.lock_token
          WHERE m.lock_expires_at > moment
          GROUP BY 1, 2),
@@ -47,4 +49,4 @@ BEGIN
      ORDER BY 3 DESC, 6 DESC, 1, 2;
 END $$;
 COMMENT ON FUNCTION messages.workers(text, interval) IS
-    'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Looks at the 10,000 leases of a queue that end first, at fewer where there are many queues. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.';
+    'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Looks at the 10,000 leases of a queue that end first, at fewer where there are many queues, or where others expire sooner. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.';

@@ -15,7 +15,7 @@ BEGIN
     FOR old IN
         SELECT p.* FROM messages.archive_partitions() p
          WHERE p.end_at < moment - (SELECT min(q.retention) FROM messages.queue q)
-           AND has_table_privilege(p.partition, 'DELETE')          -- not one that another role made by hand
+           AND has_table_privilege(p.partition, 'DELETE')          -- leave out what another role made by hand
     LOOP
         -- One row that has to be kept keeps them all: one of a queue with a longer retention, or a dead message without a remedy.
         EXECUTE format($keep$

@@ -14,7 +14,7 @@ DECLARE
     made    integer := 0;
 BEGIN
     SELECT p.partition_by INTO size FROM messages.archive_policy p FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN                      -- somebody else is at it
+    IF NOT FOUND THEN                      -- another session makes them
         RETURN 0;
     END IF;
     -- A week ahead by day, three months ahead by month: the upkeep may be missing for that long. The one that follows

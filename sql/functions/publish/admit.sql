@@ -5,7 +5,7 @@ AS $$
 DECLARE
     known record;
 BEGIN
-    SELECT q.max_depth, l.mark INTO known
+    SELECT q.max_depth, q.fair_by, l.mark INTO known
       FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = admit.priority
      WHERE q.queue_name = admit.queue_name COLLATE "default";
     IF NOT FOUND THEN
@@ -18,7 +18,7 @@ BEGIN
     IF known.max_depth IS NOT NULL THEN
         PERFORM messages.check_max_depth(admit.queue_name, known.max_depth, admit.number, entered);
     END IF;
-    RETURN true;
+    RETURN known.fair_by IS NULL;
 END $$;
 COMMENT ON FUNCTION messages.admit(text, integer, bigint, boolean) IS
-    'Whether so many messages may enter a queue at a priority, whose lane it makes if it is the first: true, or PQ001, PQ004 or PQ007.';
+    'Raises PQ001, PQ004 or PQ007 unless so many messages may enter a queue at a priority, whose lane it makes if it is the first. Returns whether they enter in the order in which they are published; false if keys take turns.';

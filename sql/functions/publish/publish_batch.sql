@@ -35,8 +35,13 @@ BEGIN
     PERFORM messages.check_publish(publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
                                    publish_batch.visible_at, publish_batch.headers);
     due := greatest(publish_batch.visible_at, moment, moment + publish_batch.delay);
+    IF NOT messages.admit(publish_batch.queue_name, publish_batch.priority, jsonb_array_length(publish_batch.messages)) THEN
+        RETURN QUERY SELECT messages.publish_fair(
+            publish_batch.queue_name, publish_batch.messages, publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
+            publish_batch.headers, publish_batch."references", publish_batch.visible_at, publish_batch.topics, publish_batch.group_keys);
+        RETURN;
+    END IF;
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, jsonb_array_length(publish_batch.messages)));
-    PERFORM messages.admit(publish_batch.queue_name, publish_batch.priority, cardinality(ids));
     RETURN QUERY
     INSERT INTO messages.message_rows AS m (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
     SELECT ids[body.number], q.queue_name,

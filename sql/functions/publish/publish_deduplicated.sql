@@ -68,9 +68,9 @@ BEGIN
             ELSIF publish_deduplicated.on_conflict = 'replace' AND known = ids[own] THEN
                 source[own] := item.place;
             ELSIF publish_deduplicated.on_conflict = 'replace'
-                  AND NOT messages.replace_waiting(
-                      known, publish_deduplicated.messages -> (item.place - 1)::integer, publish_deduplicated.headers,
-                      publish_deduplicated."references"[item.place], publish_deduplicated.topics[item.place], due, expires) THEN
+                  AND messages.change_waiting(
+                      publish_deduplicated.queue_name, ARRAY[known], NULL, due, publish_deduplicated.messages -> (item.place - 1)::integer, true,
+                      publish_deduplicated.headers, publish_deduplicated."references"[item.place], publish_deduplicated.topics[item.place], expires) IS NULL THEN
                 own := item.place;
                 UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
                  WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default";

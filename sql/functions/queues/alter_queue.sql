@@ -4,6 +4,8 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     lease_for       interval DEFAULT NULL,
     notify          text     DEFAULT NULL,
     max_body_bytes  integer  DEFAULT NULL,
+    fair_by         text     DEFAULT NULL,
+    weights         jsonb    DEFAULT NULL,
     paused          boolean  DEFAULT NULL,
     backoff_first   interval DEFAULT NULL,
     backoff_max     interval DEFAULT NULL,
@@ -11,6 +13,10 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     retention       interval DEFAULT NULL,
     on_dead_head    text     DEFAULT NULL,
     max_leased      integer  DEFAULT NULL,
+    max_leased_per_group integer DEFAULT NULL,
+    rate_limit      integer  DEFAULT NULL,
+    rate_period     interval DEFAULT NULL,
+    rate_burst      integer  DEFAULT NULL,
     max_depth       bigint   DEFAULT NULL,
     handler_timeout interval DEFAULT NULL
 ) RETURNS void
@@ -22,17 +28,21 @@ DECLARE
     after  messages.queue;
     given  CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object(
         'max_attempts', alter_queue.max_attempts, 'lease_for', alter_queue.lease_for, 'notify', alter_queue.notify,
-        'max_body_bytes', alter_queue.max_body_bytes, 'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
+        'max_body_bytes', alter_queue.max_body_bytes, 'fair_by', alter_queue.fair_by, 'weights', alter_queue.weights, 'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
         'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
-        'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased, 'max_depth', alter_queue.max_depth,
+        'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
+        'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit,
+        'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst, 'max_depth', alter_queue.max_depth,
         'handler_timeout', alter_queue.handler_timeout));
 BEGIN
     PERFORM messages.check_policy(alter_queue.max_attempts, alter_queue.lease_for, alter_queue.notify,
-                                  alter_queue.max_body_bytes, alter_queue.backoff_first, alter_queue.backoff_max,
+                                  alter_queue.max_body_bytes, alter_queue.fair_by, alter_queue.weights, alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
-                                  alter_queue.max_leased, alter_queue.max_depth, alter_queue.handler_timeout);
+                                  alter_queue.max_leased, alter_queue.max_leased_per_group,
+                                  alter_queue.rate_limit, alter_queue.rate_period, alter_queue.rate_burst,
+                                  alter_queue.max_depth, alter_queue.handler_timeout);
     BEGIN
-        IF alter_queue.on_dead_head = 'skip' THEN                  -- in the order of drop_queue
+        IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group > 1 THEN     -- in the order of drop_queue
             LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;
         END IF;
         SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
@@ -51,6 +61,8 @@ BEGIN
            lease_for       = coalesce(alter_queue.lease_for, q.lease_for),
            notify          = coalesce(alter_queue.notify, q.notify),
            max_body_bytes  = coalesce(alter_queue.max_body_bytes, q.max_body_bytes),
+           fair_by         = nullif(coalesce(alter_queue.fair_by, q.fair_by), ''),
+           weights         = nullif(coalesce(alter_queue.weights, q.weights), '{}'),
            paused          = coalesce(alter_queue.paused, q.paused),
            backoff_first   = coalesce(alter_queue.backoff_first, q.backoff_first),
            backoff_max     = coalesce(alter_queue.backoff_max, q.backoff_max),
@@ -58,11 +70,16 @@ BEGIN
            retention       = nullif(coalesce(alter_queue.retention, q.retention), '0'),
            on_dead_head    = coalesce(alter_queue.on_dead_head, q.on_dead_head),
            max_leased      = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
+           max_leased_per_group = coalesce(alter_queue.max_leased_per_group, q.max_leased_per_group),
+           rate_limit      = nullif(coalesce(alter_queue.rate_limit, q.rate_limit), 0),
+           rate_period     = coalesce(alter_queue.rate_period, q.rate_period),
+           rate_burst      = coalesce(alter_queue.rate_burst, q.rate_burst),
+           rate_mark       = CASE WHEN alter_queue.rate_limit > 0 AND q.rate_mark IS NULL THEN messages.create_mark() ELSE q.rate_mark END,
            max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
-    IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' THEN
+    IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
         PERFORM messages.free_group_heads(alter_queue.queue_name);
     END IF;
     IF NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = alter_queue.queue_name COLLATE "default") THEN
@@ -72,5 +89,5 @@ BEGIN
                                                  ELSE 'alter_queue' END, alter_queue.queue_name, given, NULL);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval) IS
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, max_depth, retention and handler_timeout, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

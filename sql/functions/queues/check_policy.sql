@@ -3,12 +3,18 @@ CREATE OR REPLACE FUNCTION messages.check_policy(
     lease_for       interval,
     notify          text,
     max_body_bytes  integer,
+    fair_by         text,
+    weights         jsonb,
     backoff_first   interval,
     backoff_max     interval,
     dedup_window    interval,
     retention       interval,
     on_dead_head    text,
     max_leased      integer,
+    max_leased_per_group integer,
+    rate_limit      integer,
+    rate_period     interval,
+    rate_burst      integer,
     max_depth       bigint,
     handler_timeout interval
 ) RETURNS void
@@ -23,8 +29,22 @@ BEGIN
     PERFORM messages.check_duration('dedup_window', dedup_window, '1 second', '366 days');
     PERFORM messages.check_duration('retention', retention, '0', '100 years');
     PERFORM messages.check_number('max_leased', max_leased, 0, 1000000);
+    PERFORM messages.check_number('max_leased_per_group', max_leased_per_group, 1, 10000);
+    PERFORM messages.check_number('rate_limit', rate_limit, 0, 1000000);
+    PERFORM messages.check_duration('rate_period', rate_period, '1 millisecond', '31 days');
+    PERFORM messages.check_number('rate_burst', rate_burst, 1, 10000);
     PERFORM messages.check_number('max_depth', max_depth, 0, 1000000000000);
     PERFORM messages.check_duration('handler_timeout', handler_timeout, '0', '30 days');
+    IF fair_by NOT IN ('group', 'topic', '') THEN
+        RAISE EXCEPTION 'fair_by is %', quote_literal(left(fair_by, 100))
+            USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
+    END IF;
+    IF jsonb_typeof(weights) <> 'object' OR messages.json_bytes(weights) > 16384
+       OR jsonb_typeof(weights) = 'object'
+          AND jsonb_path_query_array(weights, '$.* ? (@.type() == "number" && @ >= 1 && @ <= 32 && @.floor() == @)') <> jsonb_path_query_array(weights, '$.*') THEN
+        RAISE EXCEPTION 'weights are no such object' USING ERRCODE = 'PQ004',
+            HINT = 'Give {"key": weight} of at most 16,384 bytes, each weight a whole number from 1 to 32.';
+    END IF;
     IF notify NOT IN ('always', 'gated', 'off') THEN
         RAISE EXCEPTION 'notify is %', quote_literal(left(notify, 100))
             USING ERRCODE = 'PQ004', HINT = 'Give always, gated or off.';
@@ -34,5 +54,5 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give block or skip.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, bigint, interval) IS
+COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, text, jsonb, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval) IS
     'Raises PQ004 for a policy value out of range; NULL means not given.';

@@ -4,6 +4,8 @@ CREATE OR REPLACE FUNCTION messages.create_queue(
     lease_for       interval DEFAULT '5 minutes',
     notify          text     DEFAULT 'always',
     max_body_bytes  integer  DEFAULT 1048576,
+    fair_by         text     DEFAULT NULL,
+    weights         jsonb    DEFAULT NULL,
     paused          boolean  DEFAULT false,
     backoff_first   interval DEFAULT '1 second',
     backoff_max     interval DEFAULT '5 minutes',
@@ -11,6 +13,10 @@ CREATE OR REPLACE FUNCTION messages.create_queue(
     retention       interval DEFAULT NULL,
     on_dead_head    text     DEFAULT 'block',
     max_leased      integer  DEFAULT NULL,
+    max_leased_per_group integer DEFAULT 1,
+    rate_limit      integer  DEFAULT NULL,
+    rate_period     interval DEFAULT '1 second',
+    rate_burst      integer  DEFAULT 1,
     max_depth       bigint   DEFAULT NULL,
     handler_timeout interval DEFAULT NULL
 ) RETURNS boolean
@@ -24,10 +30,11 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM messages.alter_queue(create_queue.queue_name, create_queue.max_attempts, create_queue.lease_for,
-                                 create_queue.notify, create_queue.max_body_bytes, create_queue.paused,
+                                 create_queue.notify, create_queue.max_body_bytes, create_queue.fair_by, create_queue.weights, create_queue.paused,
                                  create_queue.backoff_first, create_queue.backoff_max, create_queue.dedup_window,
                                  create_queue.retention, create_queue.on_dead_head, create_queue.max_leased,
-                                 create_queue.max_depth, create_queue.handler_timeout);
+                                 create_queue.max_leased_per_group, create_queue.rate_limit,
+                                 create_queue.rate_period, create_queue.rate_burst, create_queue.max_depth, create_queue.handler_timeout);
     UPDATE messages.queue q SET look_due = messages.create_mark() WHERE q.queue_name = create_queue.queue_name COLLATE "default";
     INSERT INTO messages.lane (queue_name, priority, mark)
     SELECT create_queue.queue_name, priority, CASE priority WHEN 4 THEN messages.create_mark() END FROM generate_series(0, 9) AS priority;
@@ -39,5 +46,5 @@ EXCEPTION
         RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',
             HINT = 'Create a thousand at most in one transaction, or raise max_locks_per_transaction.';
 END $$;
-COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
+COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval) IS
     'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy; PQ018: thousands in one transaction; PQ016: another transaction is creating it for more than three seconds.';

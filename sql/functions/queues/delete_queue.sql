@@ -21,6 +21,7 @@ BEGIN
     PERFORM FROM messages.topic_binding b WHERE b.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.depth d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
+    PERFORM FROM messages.batch b WHERE b.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.queue_grant g WHERE g.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     DELETE FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";
     GET DIAGNOSTICS deleted = ROW_COUNT;
@@ -33,7 +34,8 @@ BEGIN
     INSERT INTO messages.unused_sequence (sequence)
     SELECT l.mark FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" AND l.mark IS NOT NULL
     UNION ALL
-    SELECT q.look_due FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND q.look_due IS NOT NULL;
+    SELECT own.sequence FROM messages.queue q CROSS JOIN unnest(ARRAY[q.look_due, q.rate_mark]) AS own (sequence)
+     WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND own.sequence IS NOT NULL;
     DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default";
     RETURN deleted;
 END $$;

@@ -14,12 +14,13 @@ AS $$
         SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern,
                -- A mark that is read is locked until the commit. Without it all that is leased is walked over.
                ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
-    SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
+    SELECT q.queue_name, least(sum(found.ready), free.leases, min(rate.leases))::bigint,
            moment - min(found.oldest),
-           -- No ring follows when the lease of another consumer ends, or when the transaction commits that finished the previous message of a group.
+           -- No ring follows when the next lease may begin, or when the lease of another consumer ends, or when the transaction commits that finished the previous message of a group.
+           CASE WHEN sum(found.ready) > 0 AND min(rate.leases) = 0 THEN max(rate.next_at) - moment ELSE
            least(CASE WHEN sum(found.ready) > 0 AND (free.leases = 0 OR bool_or(found.grouped)) OR bool_or(behind.waits) THEN interval '1 s' END,
                  least(min(coming.visible_at), (SELECT greatest(t.at, moment + interval '10 ms') FROM messages.timer t
-                                                 WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s' ORDER BY t.at LIMIT 1)) - moment),
+                                                 WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s' ORDER BY t.at LIMIT 1)) - moment) END,
            -- A topic has no spaces.
            ARRAY(SELECT DISTINCT one FROM unnest(string_to_array(string_agg(found.topics, ' '), ' ')) one ORDER BY one LIMIT 20)
       FROM asked
@@ -30,7 +31,8 @@ AS $$
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics,
                bool_or(oldest.group_key IS NOT NULL) AS grouped FROM (
-            SELECT m.visible_at, m.topic, m.group_key FROM messages.message_rows m
+            SELECT greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END) AS visible_at, m.topic, m.group_key
+              FROM messages.message_rows m
              WHERE m.queue_name = p.queue_name AND m.priority = p.priority
                AND m.visible_at >= mark.from_at AND m.visible_at <= moment
                AND m.lock_expires_at IS NULL
@@ -51,6 +53,7 @@ AS $$
                         SELECT count(*) FROM messages.message_rows m
                          WHERE m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = q.queue_name))
                            AND m.lock_expires_at > moment)) END AS leases) free
+      LEFT JOIN LATERAL (SELECT r.leases, r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL) rate ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
@@ -58,4 +61,4 @@ AS $$
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR bool_or(behind.waits) OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s')
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in: when a delay or a lease ends, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

@@ -28,12 +28,14 @@ BEGIN
         SELECT q.queue_name, q.paused, coalesce(m.depth, 0), coalesce(m.depth - m.leased - m.delayed, 0), coalesce(m.leased, 0),
                coalesce(m.delayed, 0), moment - m.oldest,
                (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
-               (SELECT moment - u.finished_at FROM messages.upkeep_run u), NULL::bigint
+               (SELECT moment - u.finished_at FROM messages.upkeep_run u), NULL::bigint,
+               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL AND r.leases = 0)
           FROM messages.queue q
           LEFT JOIN (
             SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
                    count(*) FILTER (WHERE m.visible_at > moment AND coalesce(m.lock_expires_at <= moment, true)) AS delayed,
-                   min(m.visible_at) FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true)) AS oldest
+                   min(greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END))
+                       FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true)) AS oldest
               FROM messages.message_rows m WHERE m.queue_name = ANY (names) GROUP BY m.queue_name) m ON m.queue_name = q.queue_name
          WHERE q.queue_name = ANY (names)
          ORDER BY q.queue_name;
@@ -43,16 +45,18 @@ BEGIN
     count_up_to := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
     RETURN QUERY
     WITH counted AS MATERIALIZED (
-        SELECT q.queue_name, q.paused, m.*, d.*
+        SELECT q.queue_name, q.paused, m.*, d.*,
+               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL AND r.leases = 0) AS limited_until
           FROM messages.queue q
          CROSS JOIN LATERAL (
             SELECT count(*) AS depth,
                    count(*) FILTER (WHERE walked.lock_expires_at > moment) AS leased,
                    count(*) FILTER (WHERE walked.visible_at > moment AND coalesce(walked.lock_expires_at <= moment, true)) AS delayed,
-                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest,
+                   min(greatest(walked.visible_at, CASE WHEN walked.fair_key IS NOT NULL THEN walked.created_at END))
+                       FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest,
                    -- What comes after the last that is counted is delayed, if that one is.
                    (array_agg(walked.visible_at > moment))[count_up_to + 1] AS rest_is_delayed
-              FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
+              FROM (SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
                      ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to + 1) walked) m
          CROSS JOIN LATERAL (
             SELECT count(*) AS dead FROM (
@@ -65,8 +69,8 @@ BEGIN
                CASE WHEN c.depth <= count_up_to THEN c.oldest ELSE least(c.oldest, (
                    SELECT min(first.visible_at) FROM messages.lane p
                     CROSS JOIN LATERAL (
-                       SELECT walked.visible_at FROM (
-                           SELECT m.visible_at, m.lock_expires_at FROM messages.message_rows m
+                       SELECT greatest(walked.visible_at, CASE WHEN walked.fair_key IS NOT NULL THEN walked.created_at END) AS visible_at FROM (
+                           SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m
                             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
                             ORDER BY m.visible_at LIMIT count_up_to) walked
                         WHERE coalesce(walked.lock_expires_at <= moment, true) LIMIT 1) first
@@ -76,8 +80,8 @@ BEGIN
          CROSS JOIN LATERAL (SELECT CASE WHEN c.dead > count_up_to THEN messages.planned_messages('messages.dead_message', c.queue_name) END AS messages) d)
     SELECT k.queue_name, k.paused, k.depth + k.rest, k.depth - k.leased - k.delayed + CASE WHEN k.rest_is_delayed THEN 0 ELSE k.rest END,
            k.leased, k.delayed + CASE WHEN k.rest_is_delayed THEN k.rest ELSE 0 END, moment - k.oldest_of_all, k.all_dead,
-           (SELECT moment - u.finished_at FROM messages.upkeep_run u), count_up_to::bigint
+           (SELECT moment - u.finished_at FROM messages.upkeep_run u), count_up_to::bigint, k.limited_until
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS
-    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. Without a name, the queues that this login may observe. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when a rate_limit allows the next lease; NULL if it allows one now. Without a name, the queues that this login may observe. PQ001: unknown queue.';

@@ -4,10 +4,11 @@ AS $$
     WITH groups AS (
         SELECT to_regrole('messages_' || name)::oid AS oid, name
           FROM unnest('{publisher,consumer,observer,upkeep,raw,reader,pipeline,admin,limited}'::text[]) AS name),
-    -- What one may have on other things than functions: the group roles as grants.sql lists it; others if an admin gave it by hand.
+    -- Which privileges on anything but functions are meant: for the group roles what grants.sql lists, for others what an admin granted by hand.
     given (kind, thing, privileges, roles) AS (
         VALUES ('SCHEMA', 'messages', '{USAGE}'::text[], (SELECT array_agg(name) FROM groups)),
                ('TABLE', 'queue_overview', '{SELECT}', '{observer,admin}'), ('TABLE', 'message_overview', '{SELECT}', '{observer,admin}'),
+               ('TABLE', 'batch_overview', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'dispatch_overview', '{SELECT}', '{observer,admin}'), ('TABLE', 'archive_overview', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'result_count', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'message', '{SELECT}', '{reader,raw}'), ('TABLE', 'message', '{INSERT,UPDATE,DELETE}', '{raw}'),
@@ -46,7 +47,7 @@ AS $$
                ELSE e.grantee = 0 OR NOT EXISTS (
                    SELECT FROM given v WHERE v.kind = e.kind AND v.thing = e.thing AND e.privilege_type = ANY (v.privileges)
                       AND (g.name IS NULL OR g.name = ANY (v.roles))) END
-               -- Nobody gave it by hand.
+               -- Default privileges gave it, and nobody by hand.
                OR g.name IS NULL AND EXISTS (
                    SELECT FROM pg_default_acl d CROSS JOIN aclexplode(d.defaclacl) a
                     WHERE d.defaclnamespace IN (0, 'messages'::regnamespace) AND d.defaclobjtype::text = e.code

@@ -10,7 +10,7 @@ BEGIN
     IF begin_publish_run.run_id IS NULL THEN
         RETURN NULL;
     END IF;
-    -- What has published nothing may still go elsewhere.
+    -- A run that has published nothing may still publish to another queue.
     UPDATE messages.pipeline_run r SET queue_name = begin_publish_run.queue_name
      WHERE r.started_by = session_user AND r.run_id = begin_publish_run.run_id AND r.finished_at IS NULL
        AND NOT EXISTS (SELECT FROM messages.published_partition p WHERE p.started_by = r.started_by AND p.run_id = r.run_id);
@@ -22,7 +22,7 @@ BEGIN
                         coalesce('queue ' || quote_literal(begin_publish_run.queue_name), 'the queues that its rows name')
             USING ERRCODE = 'PQ004', HINT = 'Give each run a name of its own.';
     END IF;
-    -- Its partitions are in the way until it has finished. Then nothing is published again, whichever way it is run.
+    -- Until the run has finished, it has to go on partition by partition. After that it publishes nothing, however it is run.
     SELECT count(*) INTO many FROM messages.published_partition p
      WHERE p.started_by = session_user AND p.run_id = begin_publish_run.run_id;
     IF many > 0 AND NOT begin_publish_run.by_partition THEN

@@ -16,7 +16,7 @@ BEGIN
         RAISE EXCEPTION 'there is no run %', coalesce(quote_literal(left(finish_run.run_id, 250)), 'NULL') USING ERRCODE = 'PQ004',
             HINT = 'Finish it as the login that began it.';
     END IF;
-    -- What they published is recorded in the transaction that publishes it, and nowhere else.
+    -- What such a run published is recorded in the transaction that publishes it, and nowhere else.
     IF finished.pipeline IN ('publish', 'publish stream') THEN
         RAISE EXCEPTION 'run % publishes, and is finished by messages.publish_staged()', quote_literal(finish_run.run_id)
             USING ERRCODE = 'PQ004', HINT = 'Finish runs of pipelines only.';

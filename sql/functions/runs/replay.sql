@@ -27,7 +27,7 @@ BEGIN
       FROM ROWS FROM (jsonb_to_recordset(replay.rows)
                       AS (id bigint, message jsonb, headers jsonb, reference text, topic text, group_key text))
            WITH ORDINALITY AS r (id, message, headers, reference, topic, group_key, place)
-     -- Of any length, and of this login: the run of another login with the same name is another run.
+     -- The hash fits into a key, however long the name is, and includes the login: a run of another login with that name is another run.
      CROSS JOIN encode(sha256(convert_to(session_user || '/' || replay.run_id, 'UTF8')), 'hex') AS run (hash);
     SELECT array_agg(d.id ORDER BY d.place), array_agg(d.duplicate ORDER BY d.place) INTO ids, known
       FROM messages.publish_deduplicated(replay.queue_name, given.bodies, given.dedup_keys, dedup_window => interval '90 days',
@@ -44,4 +44,4 @@ BEGIN
     RETURN published;
 END $$;
 COMMENT ON FUNCTION messages.replay(text, text, jsonb, integer) IS
-    'Publishes copies of messages [{"id", "message", "headers", "reference", "topic", "group_key"}] with the headers replay_of and replay_run, and returns how many: each id once per run and queue, for 90 days. Without rows it only checks that the queue exists. Errors as in publish.';
+    'Publishes copies of messages [{"id", "message", "headers", "reference", "topic", "group_key"}] with the headers replay_of and replay_run, and returns how many. Each id is published once per run and queue within 90 days. Without rows it only checks that the queue exists. Errors as in publish.';

@@ -13,10 +13,7 @@ DECLARE
     moment  timestamptz := clock_timestamp();
     pattern text        := CASE WHEN run_backlog.topic IS NOT NULL THEN messages.topic_regex(run_backlog.topic) END;
 BEGIN
-    PERFORM messages.check_access(run_backlog.queue_name, 'observe');
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = run_backlog.queue_name COLLATE "default") THEN
-        PERFORM messages.raise_unknown_queue(run_backlog.queue_name);
-    END IF;
+    PERFORM messages.check_queue(run_backlog.queue_name, 'observe');
     SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
            -- No space may follow: the name of one run may be the beginning of another's.
            count(*) FILTER (WHERE NOT free AND starts_with(lease.locked_by, run_backlog.holder)

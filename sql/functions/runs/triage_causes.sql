@@ -16,7 +16,7 @@ BEGIN
      WHERE (c.recorded_by, c.run_id) = (
                SELECT t.recorded_by, t.run_id FROM messages.triage_run t
                 WHERE triage_causes.run_id IS NULL OR t.run_id = triage_causes.run_id
-                -- Of two runs with one name, that of this login.
+                -- Of two runs with one name, this is the one of this login.
                 ORDER BY triage_causes.run_id IS NOT NULL AND t.recorded_by = session_user DESC, t.recorded_at DESC LIMIT 1)
        AND (triage_causes.queue_name IS NULL OR c.queue_name = triage_causes.queue_name COLLATE "default")
        AND (triage_causes.cause IS NULL OR c.cause = triage_causes.cause)

@@ -33,7 +33,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a whole number from 0 to 9; higher is leased first.';
     END IF;
     PERFORM messages.check_headers(headers);
-    -- Both are added at each tick.
+    -- These two headers are added at each tick.
     PERFORM messages.check_headers(headers || jsonb_build_object('schedule', schedule_name, 'tick', '2000-01-01T00:00:00Z'));
 END $$;
 COMMENT ON FUNCTION messages.check_schedule(text, text, text, jsonb, integer, jsonb) IS

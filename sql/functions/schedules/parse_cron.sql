@@ -37,4 +37,4 @@ BEGIN
     every_hour := fields[2] LIKE '*%';
 END $$;
 COMMENT ON FUNCTION messages.parse_cron(text) IS
-    'What a cron expression means; either_day: one of days and weekdays is enough. PQ004: not a cron expression.';
+    'What a cron expression means; either_day says that it is enough if one of days and weekdays matches. PQ004: not a cron expression.';

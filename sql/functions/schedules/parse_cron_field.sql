@@ -16,7 +16,7 @@ DECLARE
     numbers integer[] := '{}';
 BEGIN
     FOREACH item IN ARRAY string_to_array(upper(value), ',') LOOP
-        -- The star, or from and to; then the step, which a single number cannot have: cron programs read 5/15 differently.
+        -- A field has a star, or from and to, and then a step, which a single number cannot have: cron programs read 5/15 differently.
         parts := regexp_match(item, '^(?:([*])|([0-9]{1,2}|[A-Z]{3})(?:-([0-9]{1,2}|[A-Z]{3}))?)(?:/([0-9]{1,2}))?$');
         SELECT array_agg(CASE WHEN word ~ '^[0-9]' THEN word::integer ELSE array_position(names, word) + lowest - 1 END ORDER BY place)
           INTO ends FROM unnest(parts[2:3]) WITH ORDINALITY AS words (word, place);

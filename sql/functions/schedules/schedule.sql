@@ -16,10 +16,7 @@ DECLARE
     added  boolean;
 BEGIN
     PERFORM messages.check_schedule(schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.message,
-                                    schedule.priority, schedule.headers);
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = schedule.queue_name COLLATE "default") THEN
-        PERFORM messages.raise_unknown_queue(schedule.queue_name);
-    END IF;
+                                    schedule.priority, schedule.headers), messages.check_queue(schedule.queue_name, 'publish');
     INSERT INTO messages.schedule AS s (schedule_name, cron, time_zone, queue_name, message, priority, headers, paused,
                                         created_at, checked_until)
     VALUES (schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.queue_name, schedule.message,

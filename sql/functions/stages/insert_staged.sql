@@ -37,7 +37,7 @@ BEGIN
                                               FROM jsonb_to_recordset($1) AS r (partition integer, attempt bigint, rows bigint)) w
                                       USING (attempt)', stage);
         IF in_order THEN
-            -- The keys in the same order as in publish_deduplicated, so that two publishers cannot deadlock.
+            -- Take the keys in the same order as publish_deduplicated does, so that two publishers cannot deadlock.
             EXECUTE format($insert$
                 WITH numbered AS MATERIALIZED (
                     SELECT o.*, nextval('messages.message_id_seq') AS id FROM (%s ORDER BY place) o),
@@ -63,7 +63,7 @@ BEGIN
                 SELECT (SELECT count(*) FROM numbered), (SELECT count(*) FROM published)
                 $insert$, ranked) INTO taken, published USING insert_staged.winners, insert_staged.queue_name, moment, insert_staged.dedup_window;
         ELSE
-            -- Not sorted, because leases follow visible_at anyway: sorting a million bodies costs as much as inserting them.
+            -- The rows are not sorted, because leases follow visible_at anyway: sorting a million bodies costs as much as inserting them.
             EXECUTE format($insert$
                 INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
                 SELECT r.target, r.message, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',

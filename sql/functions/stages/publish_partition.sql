@@ -27,7 +27,7 @@ BEGIN
     IF run.finished_at IS NULL THEN
         BEGIN
             INSERT INTO messages.published_partition (run_id, partition, rows) VALUES (publish_partition.run_id, entry.partition, entry.rows)
-            ON CONFLICT (started_by, run_id, partition) DO NOTHING;    -- after another attempt of it has ended
+            ON CONFLICT (started_by, run_id, partition) DO NOTHING;    -- waits until another attempt of the partition has ended
         EXCEPTION WHEN deadlock_detected THEN
             PERFORM messages.raise_deadlock(format('partition %s of run %L', entry.partition, publish_partition.run_id));
         END;

@@ -5,10 +5,7 @@ AS $$
 DECLARE
     changed boolean;
 BEGIN
-    PERFORM messages.topic_regex(coalesce(bind_topic.pattern, ''));
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = bind_topic.queue_name COLLATE "default") THEN
-        PERFORM messages.raise_unknown_queue(bind_topic.queue_name);
-    END IF;
+    PERFORM messages.topic_regex(coalesce(bind_topic.pattern, '')), messages.check_queue(bind_topic.queue_name, 'consume');
     INSERT INTO messages.topic_binding (queue_name, pattern) VALUES (bind_topic.queue_name, bind_topic.pattern)
     ON CONFLICT DO NOTHING;
     changed := FOUND;

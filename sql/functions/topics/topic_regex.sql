@@ -6,7 +6,7 @@ BEGIN
         RAISE EXCEPTION 'topic pattern % is not valid', quote_literal(left(pattern, 100)) USING ERRCODE = 'PQ004',
             HINT = 'Use words, * for any word and # for any number of words, with single dots between them; at most 255 characters.';
     END IF;
-    -- Each word with the dot before it, so that # may be no word at all.
+    -- Each word is matched with the dot before it, so that # may stand for no word at all.
     RETURN '^' || (
         SELECT string_agg(CASE word WHEN '*' THEN '[.][^.]+' WHEN '#' THEN '([.][^.]+)*' ELSE '[.]' || word END, '' ORDER BY place)
           FROM string_to_table(pattern, '.') WITH ORDINALITY AS words (word, place)) || '$';

@@ -3,7 +3,7 @@ RETURNS TABLE (kind text, name text, definition text, mend text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC'
 AS $$
-    -- Without what comes and goes by itself: partitions of the archive, staging tables, marks. The two tables behind the
+    -- Leave out what comes and goes by itself: partitions of the archive, staging tables, marks. The two tables behind the
     -- doors are partitions as well.
     WITH relation AS (
         SELECT c.oid, c.relname, c.relkind, c.relowner, c.reloptions, c.relacl, format('messages.%I', c.relname) AS place,
@@ -48,7 +48,7 @@ AS $$
       FROM relation r JOIN pg_constraint k ON k.conrelid = r.oid AND k.contype IN ('p', 'u', 'c', 'f', 'x') AND k.conislocal
     UNION ALL
     SELECT 'index', x.relname, pg_get_indexdef(i.indexrelid) || CASE WHEN i.indisvalid THEN '' ELSE ' (invalid)' END,
-           -- Without ONLY, with which PostgreSQL would make it in no partition.
+           -- Leave out ONLY, with which PostgreSQL would make the index in no partition.
            concat(format('DROP INDEX IF EXISTS messages.%I', x.relname), '; ', replace(pg_get_indexdef(i.indexrelid), ' ON ONLY ', ' ON '))
       FROM relation r JOIN pg_index i ON i.indrelid = r.oid JOIN pg_class x ON x.oid = i.indexrelid AND NOT x.relispartition
      WHERE NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))
@@ -66,7 +66,7 @@ AS $$
             UNION ALL SELECT r.place, r.relowner FROM relation r
             UNION ALL SELECT f.place, f.proowner FROM function f) o
     UNION ALL
-    -- To the group roles and PUBLIC; what others were granted is not of the release.
+    -- Grants to the group roles and PUBLIC belong to the release; those to others do not.
     SELECT DISTINCT 'grant', format('%s on %s to %s', g.privilege_type, g.place, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END), '', NULL
       FROM (SELECT 'messages' AS place, a.* FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a WHERE n.nspname = 'messages'
             UNION ALL SELECT r.place, a.* FROM relation r CROSS JOIN aclexplode(r.relacl) a

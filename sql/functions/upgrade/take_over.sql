@@ -26,6 +26,8 @@ BEGIN
         SELECT count(*) FROM (
             SELECT q.look_due FROM messages.queue q
             UNION ALL
+            SELECT q.rate_mark FROM messages.queue q WHERE q.rate_limit IS NOT NULL
+            UNION ALL
             SELECT l.mark FROM messages.used_lanes() u LEFT JOIN messages.lane l USING (queue_name, priority)) needed (sequence)
          WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = needed.sequence)));
     PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
@@ -47,4 +49,4 @@ BEGIN
     RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed);
 END $$;
 COMMENT ON FUNCTION messages.take_over() IS
-    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; the installation does it on another server than the last one. PQ016: an upkeep runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.';
+    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; an installation calls it if the server is not that of the last installation. PQ016: an upkeep runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.';

@@ -13,6 +13,9 @@ BEGIN
     DELETE FROM messages.dispatch WHERE ctid = ANY (ARRAY(
         SELECT d.ctid FROM messages.dispatch d WHERE d.ended_at <= clock_timestamp() - interval '30 days'
          ORDER BY d.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+    DELETE FROM messages.batch WHERE ctid = ANY (ARRAY(
+        SELECT b.ctid FROM messages.batch b WHERE b.ended_at <= clock_timestamp() - interval '30 days'
+         ORDER BY b.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.failed_attempt WHERE ctid = ANY (ARRAY(
         SELECT f.ctid FROM messages.failed_attempt f WHERE f.failed_at <= clock_timestamp() - interval '30 days'
          ORDER BY f.failed_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
@@ -32,4 +35,4 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches, ended batches and failed attempts after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago.';

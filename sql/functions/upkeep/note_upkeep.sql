@@ -13,4 +13,4 @@ BEGIN
     ON CONFLICT (step, subject) DO UPDATE SET sqlstate = excluded.sqlstate, error = excluded.error, failed_at = excluded.failed_at;
 END $$;
 COMMENT ON FUNCTION messages.note_upkeep(text, text, text, text) IS
-    'Notes that a step of the upkeep failed for a queue or partition, with a warning, or, without a state, that it succeeded.';
+    'Records that a step of the upkeep failed for a queue or partition, with a warning, or, without a state, that it succeeded.';

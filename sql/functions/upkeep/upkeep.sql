@@ -52,7 +52,7 @@ BEGIN
             PERFORM messages.note_upkeep(step.name, '', SQLSTATE, SQLERRM);
         END;
     END LOOP;
-    -- Retention comes each hour. What did not fail again since then is over, or its queue or partition is gone.
+    -- Retention is applied each hour. A failure that has not come back since then is over, or its queue or partition is gone.
     DELETE FROM messages.upkeep_failure f WHERE f.failed_at < clock_timestamp() - interval '2 hours';
     UPDATE messages.upkeep_run u
        SET finished_at = clock_timestamp(), done_by = coalesce(nullif(current_setting('application_name'), ''), session_user), next_queue = name,

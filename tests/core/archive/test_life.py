@@ -127,6 +127,13 @@ def test_workers_are_counted_up_to_a_number_of_leases(conn: Connection, queue: Q
     assert [row["leased"] for row in run(conn, verbs.workers("orders"))] == [300]
 
 
+def test_many_messages_that_expire_sooner_do_not_hide_a_lease(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 0))
+    run(conn, verbs.lease("orders", locked_by="packer", lease_for=timedelta(hours=1)))
+    run(conn, verbs.publish_batch("orders", list(range(10_000)), expires_in=timedelta(minutes=1)))
+    assert [row["leased"] for row in run(conn, verbs.workers("orders"))] == [1]
+
+
 def test_causes_have_a_trend_a_text_and_samples(conn: Connection, queue: Queue) -> None:
     queue("orders", max_attempts=1)
     for details, number in (("order 17 of 'ann' has no stock", 3), ("no such shop", 1)):

@@ -381,13 +381,6 @@ def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: 
     assert re.search(r" 0\.00028/s +0/s$", pgqueue("stats", "orders", "--window", "2h").out, re.M)
 
 
-def test_stats_watch_prints_a_line_for_each_look(pgqueue: Pgqueue, queue: Queue) -> None:
-    queue("orders")
-    ended = pgqueue("stats", "--watch", "--refreshes", "3", "--interval", "1ms", "--json")
-    assert [len(look["queues"]) for look in ended.lines] == [2, 2, 2]
-    assert "orders" in pgqueue("stats", "--watch", "--refreshes", "2", "--interval", "1ms").out
-
-
 # dead messages and purge ----------------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ def test_doctor_finds_a_server_that_is_read_only(pgqueue: Pgqueue, conn: Connect
     ("command", "more"),
     [
         ("tail", ["--since", "1m", "--poll-interval", "10ms", "--stop-after", "2"]),
-        ("stats", ["--watch", "--interval", "50ms", "--refreshes", "100"]),
+        ("top", ["--interval", "50ms", "--refreshes", "100"]),
     ],
 )
 def test_a_command_that_looks_until_ctrl_c_outlives_its_connection(

@@ -118,6 +118,19 @@ def test_requeue_says_what_it_left_out(pgqueue: Pgqueue, conn: Connection, queue
     assert "left out" not in pgqueue("requeue", "orders").out
 
 
+def test_ids_that_no_dead_message_has_are_refused_and_what_was_remedied_is_said(
+    pgqueue: Pgqueue, conn: Connection, orders: str
+) -> None:
+    first, second = dead(conn)
+    for command in (["requeue"], ["dismiss", "--reason", "no", "--yes"]):
+        refused = pgqueue(*command, "--id", str(first), "--id", "999999")
+        assert (refused.status, dead(conn)) == (1, [first, second])
+        assert "no dead message has the id 999999. Nothing was changed" in refused.err
+    pgqueue("requeue", "--id", str(first))
+    again = pgqueue("requeue", "--id", str(first), "--id", str(second))
+    assert again.out.endswith(f"requeued 1 message of those that were named; requeued or dismissed before: {first}.\n")
+
+
 def test_the_list_of_a_group_is_the_bare_command(pgqueue: Pgqueue) -> None:
     for group in ("queues", "schedules"):
         assert f"'pgqueue {group}' alone lists them" in pgqueue(group, "list").err
@@ -186,6 +199,25 @@ def test_nothing_is_requeued_or_dismissed_that_nobody_named(
     assert ended.status == 2
     assert "--cause" in ended.err
     assert len(dead(conn)) == 2
+
+
+def test_what_waits_is_changed_and_what_is_leased_is_named(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    queue("mail")
+    ids = run(conn, verbs.publish_batch("mail", [1, 2]))
+    run(conn, verbs.lease("mail"))
+    given = ["change", "mail", *map(str, ids), "--priority", "8", "--delay", "1h"]
+    assert pgqueue(*given).out == f"changed 1 message of mail. Leased or finished: {ids[0]}.\n"
+    assert pgqueue("change", "mail", str(ids[1]), "--body", "1.10", "--json").json == {
+        "queue_name": "mail",
+        "changed": ids[1:],
+        "left_out": [],
+    }
+    rows = conn.execute(
+        "SELECT message::text, priority, visible_at > clock_timestamp() FROM messages.message ORDER BY id"
+    ).fetchall()
+    assert rows == [("1", 4, False), ("1.10", 8, True)]
+    for wrong in ([], ["--body", "{"], ["--priority", "12"], ["--delay", "soon"]):
+        assert pgqueue("change", "mail", str(ids[1]), *wrong).status in (1, 2), wrong
 
 
 def test_workers_and_causes_are_shown(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
@@ -355,11 +387,13 @@ WALK: dict[str, list[str]] = {
     "workers": [],
     "worker": ["json:dumps", "--queue", "orders", "--until-empty"],
     "cancel": ["orders", "1"],
+    "change": ["orders", "1", "--priority", "9"],
     "dead": [],
     "causes": [],
     "requeue": ["orders"],
     "repair": ["orders", "--function", "json:dumps"],
     "dismiss": ["orders", "--reason", "a test", "--yes"],
+    "close-batch": ["orders", "monday", "--into", "orders"],
     "purge": ["orders", "--yes"],
     "audit": [],
     "schedules": [],

@@ -89,7 +89,7 @@ def test_wrong_usage_is_status_2_with_one_line_of_error(run_pgqueue: Pgqueue, ar
         (["consume", "orders"], "'worker'"),
         (["queues", "cretae", "orders"], "'create'"),
         (["publish", "orders", "--mesage", "1"], "'--message'"),
-        (["stats", "--watchh"], "'--watch'"),
+        (["top", "--refreshs"], "'--refreshes'"),
     ],
     ids=" ".join,
 )
@@ -196,7 +196,7 @@ def test_a_database_without_the_schema_is_one_line_with_the_fix(run_pgqueue: Pgq
 
 
 def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
-    with program("stats", "--watch", "--json", dsn=dsn) as process:
+    with program("top", "--json", dsn=dsn) as process:
         assert process.stdout
         process.stdout.readline()
         process.send_signal(2)
@@ -206,7 +206,7 @@ def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
 
 @pytest.mark.parametrize("form", [["--json"], []])
 def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str, form: list[str]) -> None:
-    with program("stats", "--watch", *form, "--interval", "10ms", dsn=dsn) as process:
+    with program("top", *form, "--refreshes", "1000000", "--interval", "10ms", dsn=dsn) as process:
         assert process.stdout
         assert process.stderr
         process.stdout.readline()

@@ -81,11 +81,11 @@ def test_a_function_of_batches_has_three(conn: Connection, queue: Queue) -> None
     assert attempts(conn) == {0: 700, 1: 300}
 
 
-@pytest.mark.parametrize("number", [1, 2, 99])
-def test_a_few_messages_stop_nothing(conn: Connection, queue: Queue, number: int) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_attempts=30, backoff_first="0"), list(range(number))))
+@pytest.mark.parametrize(("number", "attempts"), [(1, 30), (99, 12)])
+def test_a_few_messages_stop_nothing(conn: Connection, queue: Queue, number: int, attempts: int) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=attempts, backoff_first="0"), list(range(number))))
     consumer = Consumer(queue_name="orders", handle=raises)
-    assert consumer.drain(conn) == {"retried": number * 29, "failed": number}
+    assert consumer.drain(conn) == {"retried": number * (attempts - 1), "failed": number}
 
 
 def test_a_batch_with_one_bad_message_stops_nothing(conn: Connection, queue: Queue) -> None:

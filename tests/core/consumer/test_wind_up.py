@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,8 +25,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
-from airflow_provider_pgqueue.core.consumer import batch
-from tests.waiting import until_past
+from tests.waiting import until, until_past
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -41,15 +41,22 @@ def left(conn: Connection) -> list[tuple[Any, int, bool]]:
     return conn.execute("SELECT message, attempts, lock_token IS NOT NULL FROM messages.message ORDER BY id").fetchall()
 
 
-@pytest.mark.parametrize("settle_every", [0.0, 60.0])
+def until_settling_is_due() -> None:
+    """Return when whatever was handled before this call is settled after the next message: every second."""
+    began = time.monotonic()
+    until(lambda: time.monotonic() > began + 1, what="the time to settle")
+
+
+@pytest.mark.parametrize("settles", [True, False])
 def test_a_handler_that_ends_the_process_ends_it_also_if_the_connection_breaks(
-    conn: Connection, connect: Connect, queue: Queue, monkeypatch: pytest.MonkeyPatch, settle_every: float
+    conn: Connection, connect: Connect, queue: Queue, settles: bool
 ) -> None:
     own = connect()
-    monkeypatch.setattr(batch, "_SETTLE_EVERY", settle_every)
     run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
 
     def handle(message: Message) -> None:
+        if settles and message.body == 1:
+            until_settling_is_due()
         if message.body == 2:
             conn.execute("SELECT pg_terminate_backend(%s, 5000)", [own.info.backend_pid])
             raise SystemExit(3)
@@ -260,16 +267,16 @@ def test_a_message_without_an_outcome_was_begun_and_is_not_delivered_again_at_on
 
 
 def test_what_was_leased_over_a_connection_that_broke_is_finished_over_the_next(
-    dsn: str, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    dsn: str, conn: Connection, queue: Queue
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(4))))
-    monkeypatch.setattr(batch, "_SETTLE_EVERY", 0.0)
     seen: list[int] = []
 
     def handle(message: Message) -> Any:
         seen.append(message.body)
         if message.body != 1 or seen.count(1) > 1:
             return None
+        until_settling_is_due()
         end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'pgqueue worker'"
         assert conn.execute(end).fetchall() == [(True,)]
         return Success(output="y" * 70_000)
@@ -317,10 +324,9 @@ def test_what_a_stopped_worker_could_not_give_back_is_left_to_its_lease_and_not_
 
 
 def test_a_batch_whose_connection_breaks_is_settled_whole_over_the_next(
-    dsn: str, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    dsn: str, conn: Connection, queue: Queue
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(5))))
-    monkeypatch.setattr(batch, "_SETTLE_EVERY", 0.0)
     seen: list[int] = []
 
     def handle(messages: list[Message]) -> None:

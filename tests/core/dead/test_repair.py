@@ -23,7 +23,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import KEEP, LEAVE, Dismiss, InvalidArgument, PgQueueError, Repair, run, verbs
+from airflow_provider_pgqueue.core import (
+    KEEP,
+    LEAVE,
+    Dismiss,
+    Failed,
+    InvalidArgument,
+    InvalidOutcome,
+    PgQueueError,
+    Repair,
+    Retry,
+    run,
+    verbs,
+)
 from airflow_provider_pgqueue.core.repair.validator import MatchesSchema
 from tools import ROOT
 
@@ -113,7 +125,7 @@ def test_a_repaired_message_succeeds_and_both_versions_stay(conn: Connection, de
     summary = repair(add_city, batch_size=10).run(conn)
     assert summary == {
         "requeued": 25,
-        **dict.fromkeys(["dismissed", "left", "invalid", "raised", "lost", "held", "remedied"], 0),
+        **dict.fromkeys(["dismissed", "left", "invalid", "raised", "lost", "held", "remedied", "unknown"], 0),
         "ids": {"requeued": ids},
         "stopped": None,
         "dry_run": False,
@@ -568,3 +580,82 @@ def test_a_consumer_may_repair_and_a_team_only_its_queue(dsn: str, conn: Connect
     finally:
         for role in ("repair_bob", "repair_team"):
             conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
+# Answers that are mistakes, and ids that are none ---------------------------------------------------------------------
+
+
+def generates(message: Any) -> Iterator[Any]:
+    yield message.body
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (True, "returned True for dead message"),
+        (keep, "returned a function"),
+        (Failed("no"), "returned a Failed"),
+        (Retry, "returned a type"),
+        (generates(None), "returned a generator"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_meant_as_a_body_stops_the_repair_at_the_first_message(
+    conn: Connection, dead: Die, answer: Any, said: str
+) -> None:
+    dead(3)
+    calls: list[int] = []
+
+    def mistaken(message: Any) -> Any:
+        calls.append(message.id)
+        return answer
+
+    with pytest.raises(InvalidOutcome, match=f"^the repair function mistaken {said}.*Return a new body, or KEEP"):
+        repair(mistaken).run(conn)
+    assert len(calls) == 1
+    # Nothing is published, and nobody has to wait for the end of a lease.
+    assert repair(lambda message: message.body).run(conn)["requeued"] == 3
+
+
+def test_a_body_that_is_a_boolean_may_be_repaired_with_one(conn: Connection, queue: Callable[..., str]) -> None:
+    id_ = run(conn, verbs.publish(queue("flags", max_attempts=1), False))
+    (held,) = run(conn, verbs.lease("flags"))
+    run(conn, verbs.archive(held.lock_token, [id_], result="failed"))
+    assert repair(lambda message: not message.body, queue_name="flags").run(conn)["requeued"] == 1
+    assert conn.execute("SELECT message FROM messages.message").fetchall() == [(True,)]
+
+
+def test_an_async_function_repairs_and_validates(conn: Connection, dead: Die) -> None:
+    dead(2)
+
+    async def mend(message: Any) -> Any:
+        return {"n": message.body["n"] + 10}
+
+    async def judge(body: Any) -> str | None:
+        return "too small" if body["n"] < 11 else None
+
+    summary = repair(mend, validator=judge).run(conn)
+    assert (summary["requeued"], summary["invalid"]) == (1, 1)
+    assert conn.execute("SELECT message FROM messages.message").fetchall() == [({"n": 11},)]
+
+
+def test_a_generator_function_is_refused_before_anything_is_leased(conn: Connection, dead: Die) -> None:
+    dead(1)
+    for given in ({"function": generates}, {"function": keep, "validator": generates}):
+        with pytest.raises(InvalidArgument, match=r"^generates is a generator function"):
+            repair(given.pop("function"), **given).run(conn)
+
+
+def test_ids_that_no_dead_message_has_are_counted(
+    conn: Connection, dead: Die, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = dead(2)
+    alive = run(conn, verbs.publish("orders", 1))
+    assert repair(keep, ids=[first]).run(conn)["unknown"] == 0
+    summary = repair(keep, "night 2", ids=[first, second, alive, 10**9]).run(conn)
+    # The first has its remedy already, from another run.
+    assert (summary["requeued"], summary["unknown"]) == (1, 2)
+    assert summary["ids"] == {"requeued": [second], "unknown": [alive, 10**9]}
+    assert repair(keep, "night 3", ids=[10**9], dry_run=True).run(conn)["unknown"] == 1
+    assert run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[10**9]))) == []
+    assert "none of the 1 id given is a dead message that waits for a remedy" in caplog.text

@@ -61,7 +61,7 @@ def goes_on(conn: Connection, ids: list[int]) -> None:
     assert run(conn, verbs.publish("orders", 5, priority=9)) > max(ids)
     leased = run(conn, verbs.lease("orders", max_messages=10))
     assert [message.body for message in leased] == [5, 3, 4]
-    assert {row.id for row in run(conn, verbs.search_archive("orders"))} == set(ids[:2])
+    assert {id for (id,) in conn.execute("SELECT id FROM messages.archive_overview")} == set(ids[:2])
     end = run(conn, verbs.archive_log_end())["horizon"]
     (seen,) = conn.execute("SELECT sum(messages) FROM messages.split_archive_log(0, %s)", [end]).fetchone() or (0,)
     assert seen == 2
@@ -139,7 +139,7 @@ def test_a_logical_replica_takes_over(
     ).fetchone()
     columns = conn.execute(
         "SELECT string_agg(attname, ', ') FROM pg_attribute WHERE attrelid = 'messages.queue'::regclass"
-        " AND attnum > 0 AND NOT attisdropped AND attname <> 'look_due'"
+        " AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('look_due', 'rate_mark')"
     ).fetchone()
     assert tables
     assert columns

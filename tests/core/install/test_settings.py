@@ -150,7 +150,8 @@ def python_walk(conn: Connection) -> Outcome:
         return [(s.depth, s.leased, s.oldest_age and s.oldest_age.days) for s in run(conn, verbs.status(queue))]
 
     def search() -> Any:
-        return [(a.result, a.details, a.archived_at > a.created_at) for a in run(conn, verbs.search_archive(queue))]
+        rows = run(conn, verbs.search_messages(queue, state="done"))
+        return [(row["state"], row["error"], row["at"] > row["created_at"]) for row in rows]
 
     def partitions() -> Any:
         rows = run(conn, verbs.archive_partitions())

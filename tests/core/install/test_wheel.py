@@ -36,9 +36,9 @@ def block(shell: str) -> str:
     return code
 
 
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    return built("wheel", tmp_path)
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_carries_the_whole_of_sql(wheel: Path) -> None:

@@ -151,9 +151,10 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
 
     def end(session: Connection, ids: list[int] | None) -> None:
         if ids is None:
-            run(session, verbs.release_held_by("orders", "gone"))
+            run(session, verbs.release_messages("orders", holder="gone"))
         else:
             run(session, verbs.release_messages("orders", ids))
+            run(session, verbs.change("orders", ids, priority=5, body=0))
             run(session, verbs.cancel("orders", ids[:50]))
 
     for _ in range(6):
@@ -167,75 +168,7 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
         run(conn, verbs.purge_queue("orders"))
 
 
-def is_refused(conn: Connection, call: str) -> None:
-    """The call waits for some seconds, and then says what is in use."""
-    conn.execute("SET statement_timeout = '20s'")
-    with pytest.raises(psycopg.Error, match="is in use") as refused:
-        conn.execute(call.encode())
-    assert refused.value.sqlstate == "PQ016"
-
-
-DISPATCH = "SELECT messages.dispatch_messages('orders', 'work')"
-PARTITION = "SELECT messages.partition_archive('day')"
 UPKEEP = "SELECT messages.upkeep()"
-
-
-@pytest.mark.parametrize(
-    ("held", "call"),
-    [
-        (DISPATCH, DISPATCH),
-        (DISPATCH, "SELECT messages.dispatch_dead('orders', 'other')"),
-        ("SELECT messages.lease('small')", "SELECT messages.lease('small')"),
-        (PARTITION, PARTITION),
-        (PARTITION, "SELECT messages.adopt_archive_default()"),
-        (UPKEEP, "SELECT messages.take_over()"),
-    ],
-)
-def test_what_a_transaction_keeps_to_itself_is_waited_for_and_then_an_error(
-    conn: Connection, connect: Connect, queue: Queue, held: str, call: str
-) -> None:
-    queue("orders")
-    queue("small", max_leased=1)
-    conn.execute("SELECT messages.upkeep()")
-    holder = connect(autocommit=False)
-    holder.execute(held.encode())
-    is_refused(conn, call)
-
-
-TOKEN = "(SELECT lock_token FROM messages.message WHERE queue_name = 'orders' AND lock_token IS NOT NULL LIMIT 1)"
-IDS = "ARRAY(SELECT id FROM messages.message WHERE queue_name = 'orders')"
-EXTEND = f"SELECT messages.extend({TOKEN}, {IDS}, '1 minute')"
-RUN = "(SELECT dag_id FROM messages.dispatch LIMIT 1), (SELECT run_id FROM messages.dispatch LIMIT 1)"
-STAGED = '\'[{"partition": 0, "attempt": 1, "rows": 0}]\''
-FORM = "'7c9e6679-7425-40de-944b-e07fc1f90ae7'"
-REQUEST = f"SELECT messages.audited('ann', 'pause_queue', '{{\"queue_name\": \"orders\"}}', {FORM})"
-
-
-@pytest.mark.parametrize(
-    ("held", "call"),
-    [
-        (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'success')"),
-        (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'lost')"),
-        (EXTEND, "SELECT messages.release_held_by('orders', 'work')"),
-        (EXTEND, "SELECT messages.release_messages('orders', ARRAY(SELECT id FROM messages.message))"),
-        (EXTEND, "SELECT messages.cancel('orders', ARRAY(SELECT id FROM messages.message))"),
-        ("SELECT messages.stage_publish('job')", "SELECT messages.stage_publish('job')"),
-        ("SELECT messages.stage_publish('job')", f"SELECT messages.publish_staged('job', 'run', {STAGED}, 'orders')"),
-        ("SELECT messages.begin_run('run', 'drain')", "SELECT messages.begin_run('run', 'drain')"),
-        ("SELECT messages.begin_partitions('run', 'orders')", "SELECT messages.begin_partitions('run', 'orders')"),
-        (REQUEST, REQUEST),
-    ],
-)
-def test_a_row_that_another_transaction_has_is_waited_for_for_seconds(
-    conn: Connection, connect: Connect, queue: Queue, held: str, call: str
-) -> None:
-    queue("orders")
-    run(conn, verbs.publish("orders", 1))
-    conn.execute("SELECT messages.dispatch_messages('orders', 'work')")
-    conn.execute("SELECT messages.stage_publish('job')")
-    holder = connect(autocommit=False)
-    holder.execute(held.encode())
-    is_refused(conn, call)
 
 
 def test_a_run_that_was_refused_and_is_asked_for_does_not_hold_up_the_dispatcher(

@@ -55,8 +55,11 @@ CALLS = {
     " '7c9e6679-7425-40de-944b-e07fc1f90ae7')",
     "begin_partitions": "SELECT messages.begin_partitions('parts', 'orders')",
     "begin_run": "SELECT messages.begin_run('run', 'drain')",
+    "begin_run new": "SELECT messages.begin_run('new', 'drain')",
     "bind_topic": "SELECT messages.bind_topic('orders', 'b.*')",
     "cancel": "SELECT messages.cancel('orders', (SELECT ids FROM given WHERE what = 'live'))",
+    "change": "SELECT messages.change('orders', ARRAY(SELECT id FROM messages.message), 9, '1 minute', message => '0')",
+    "close_batch": "SELECT messages.close_batch('orders', 'monday', 'other')",
     "consume": "SELECT messages.consume('orders')",
     "create_queue": "SELECT messages.create_queue('new')",
     "dismiss": f"SELECT messages.dismiss({DEAD}, 'done')",
@@ -67,6 +70,7 @@ CALLS = {
     "drop_queue": "SELECT messages.drop_queue('orders', true)",
     "drop_stage": "SELECT messages.drop_stage('job')",
     "end_dispatch": f"SELECT messages.end_dispatch({RUN}, 'success')",
+    "end_dispatch lost": f"SELECT messages.end_dispatch({RUN}, 'lost')",
     "end_named_leases": "SELECT messages.end_named_leases('stream', 'orders', 2)",
     "extend": f"SELECT messages.extend({LIVE}, '1 minute')",
     "extend_dead": f"SELECT messages.extend_dead({DEAD}, '1 minute')",
@@ -96,11 +100,12 @@ CALLS = {
     "publish_staged": f"SELECT messages.publish_staged('job', 'staged', {STAGED}, 'orders')",
     "publish_topic": "SELECT messages.publish_topic('a.b', '1')",
     "purge_queue": "SELECT messages.purge_queue('orders')",
+    "record_step": "SELECT messages.record_step((SELECT token FROM given WHERE what = 'live'),"
+    " (SELECT ids[1] FROM given WHERE what = 'live'), 'a', '1')",
     "record_task_failure": f"SELECT messages.record_task_failure({RUN}, 'task', '{{\"error\": \"E\"}}')",
     "record_triage_causes": "SELECT messages.record_triage_causes('run', '[]')",
     "release": f"SELECT messages.release({LIVE})",
     "release_dead": f"SELECT messages.release_dead({DEAD})",
-    "release_held_by": "SELECT messages.release_held_by('orders', 'x')",
     "release_messages": "SELECT messages.release_messages('orders', (SELECT ids FROM given WHERE what = 'live'))",
     "requeue": f"SELECT messages.requeue({DEAD})",
     "requeue_dead": f"SELECT messages.requeue_dead('orders', ids => {IDLE})",
@@ -120,6 +125,24 @@ CALLS = {
 
 
 # Next to each call with itself.
+REFUSED = [
+    ("dispatch_messages", "dispatch_messages"),
+    ("dispatch_messages", "dispatch_dead"),
+    ("lease", "lease"),
+    ("partition_archive", "partition_archive"),
+    ("partition_archive", "adopt_archive_default"),
+    ("upkeep", "take_over"),
+    ("extend_dispatches", "end_dispatch"),
+    ("extend_dispatches", "end_dispatch lost"),
+    ("extend_dispatches", "release_held_by"),
+    ("extend", "release_messages"),
+    ("extend", "cancel"),
+    ("stage_publish", "stage_publish"),
+    ("stage_publish", "publish_staged"),
+    ("begin_run new", "begin_run new"),
+    ("begin_partitions", "begin_partitions"),
+    ("audited", "audited"),
+]
 CROSSED = [
     ("extend", "archive"),
     ("archive", "release"),
@@ -162,7 +185,7 @@ def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what
     cluster: Cluster, clones: Clones
 ) -> None:
     databases: SimpleQueue[str] = SimpleQueue()
-    pairs = [(name, name) for name in CALLS] + CROSSED
+    pairs = list(dict.fromkeys([(name, name) for name in CALLS] + CROSSED + REFUSED))
     with ExitStack() as stack:
         for _ in range(6):
             dsn = cluster.dsn(stack.enter_context(clones.one()))
@@ -178,6 +201,7 @@ def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what
     assert all(state == "55P03 canceling statement due to lock timeout" for state in bare.values())
     named = {pair: state for pair, state in said.items() if pair not in bare}
     assert {pair: state for pair, state in named.items() if not re.fullmatch("PQ016 .* (is|are) in use", state)} == {}
+    assert set(REFUSED) - named.keys() == set()
     assert {"release", "once", "publish new key", "create_queue", "pause_queue", "lease_named"} <= {
         one for one, _ in said
     }

@@ -25,11 +25,11 @@ WAYS = {
 LOOKS = [name for name in WAYS if name not in VERBS or "observer" in VERBS[name][1].split()]
 SHOWN = {
     "message_life", "message_life of one that waits", "message_life of one without a class", "dead_causes",
-    "message_life of one that was dispatched", "dead_trend", "triage_causes", "search_archive", "search_messages",
+    "message_life of one that was dispatched", "dead_trend", "triage_causes", "search_messages",
     "message_overview", "archive_overview", "dispatch_overview", "retried_causes",
 }  # fmt: skip
 CLASSES = {
-    "message_life", "message_life of one that waits", "dead_causes", "dead_trend", "triage_causes", "search_archive",
+    "message_life", "message_life of one that waits", "dead_causes", "dead_trend", "triage_causes",
     "search_messages", "message_overview", "archive_overview", "message_outcomes",
     "retried_causes",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import PermissionDenied, migrate, run, verbs
+from airflow_provider_pgqueue.core import Consumer, PermissionDenied, Repair, migrate, run, verbs
 from airflow_provider_pgqueue.core.client import Statement, run_async
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import PgQueueError
@@ -112,6 +112,29 @@ def test_a_grant_by_hand_of_one_function_is_enough_to_call_it(conn: Connection, 
     conn.execute("GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION messages.publish TO shop")
     assert refusal(shop, verbs.publish("orders", 1)) is None
     assert refusal(shop, verbs.lease("orders")) == "GRANT messages_consumer TO shop"
+
+
+@pytest.mark.parametrize("missing", ["lease_policy", "archive", "extend", "release"])
+def test_a_consumer_that_lacks_one_grant_is_told_before_it_leases(conn: Connection, login: Login, missing: str) -> None:
+    given = {"lease", "lease_policy", "archive", "extend", "release"} - {missing}
+    shop = login("shop")
+    functions = ", ".join(f"messages.{name}" for name in given)
+    conn.execute(f"GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION {functions} TO shop".encode())
+    run(conn, verbs.publish("orders", 1))
+    with pytest.raises(PermissionDenied, match=f"^permission denied for function {missing}. GRANT messages_consumer"):
+        Consumer(queue_name="orders", handle=lambda message: None).drain(shop)
+    assert conn.execute("SELECT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
+    conn.execute(f"GRANT EXECUTE ON FUNCTION messages.{missing} TO shop".encode())
+    assert Consumer(queue_name="orders", handle=lambda message: None).drain(shop) == {"success": 1}
+
+
+def test_a_repair_that_lacks_one_grant_is_told_before_it_leases(conn: Connection, login: Login) -> None:
+    names = "dead_ids, lease_dead, extend_dead, release_dead, remedies, count_remedies, requeued_results"
+    functions = ", ".join(f"messages.{name}" for name in names.split(", "))
+    shop = login("shop")
+    conn.execute(f"GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION {functions} TO shop".encode())
+    with pytest.raises(PermissionDenied, match=r"^permission denied for function requeue. GRANT messages_consumer"):
+        Repair(which=verbs.DeadFilter("orders")).run(shop)
 
 
 def test_what_no_group_may_names_no_group(conn: Connection, login: Login) -> None:

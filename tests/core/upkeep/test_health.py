@@ -1018,6 +1018,21 @@ def test_messages_behind_a_leased_one_of_their_group_do_not_wait(conn: Connectio
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
 
 
+def test_what_waits_is_found_behind_many_leases_without_a_walk_over_them(
+    conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    for _ in range(21):
+        run(conn, verbs.publish_batch("orders", range(1000)))
+    for _ in range(20):
+        run(conn, verbs.lease("orders", max_messages=1000))
+    asked = "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT * FROM messages.health_waiting_messages('1 day')"
+    for _ in range(2):  # the first call also reads the catalogs
+        ((plan,),) = conn.execute(asked).fetchall()
+    assert "of queue orders" in check(conn, "waiting_messages", waiting_for=AT_ONCE).finding
+    assert plan[0]["Plan"]["Shared Hit Blocks"] < 2000  # next to 9,800 with the walk
+
+
 def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, queue: Callable[..., str]) -> None:
     run(conn, verbs.publish(queue("orders", paused=True), 1))
     found = check(conn, "waiting_messages", waiting_for=AT_ONCE)

@@ -32,6 +32,7 @@ FINISH = """
 """
 ONE_LANE: Lanes = (None,)  # that of the default priority
 TEN_LANES: Lanes = range(10)
+RATE = "rate_limit => 1000000, rate_burst => 10000"
 BODY = json.dumps({"order_id": 1234567, "note": "x" * 100})
 BODIES = f"[{', '.join([BODY] * 100)}]"
 WARMING = 10  # calls: from the sixth on, a session keeps its plans
@@ -132,6 +133,14 @@ def lease_behind(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> C
     return repeated(conn, LEASE.format(1), min(waiting, 1))
 
 
+def lease_limited(connect: Connect, leased: int, waiting: int, policy: str) -> Cost:
+    """Return what a lease costs of a queue with limits that are never reached."""
+    conn = connect()
+    conn.execute(f"SELECT messages.alter_queue('orders', {policy})".encode())
+    conn = behind_leases(connect, leased, ONE_LANE, waiting)
+    return repeated(conn, LEASE.format(1), 1)
+
+
 def lease_a_second_later(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> Cost:
     """Return the dearest of three leases for which everything is due that is done once a second, or now and then."""
     conn = behind_leases(connect, leased, lanes, waiting)
@@ -184,6 +193,58 @@ def lease_under_held_snapshot(connect: Connect, messages: int, cycles: int, wind
     return Cost(late.buffers, late.wal, late.buffers / early.buffers)
 
 
+def fair_keys(conn: Connection, keys: int, each: int) -> None:
+    """Publish each key on its own, so that messages that follow each other in turns lie on different pages."""
+    conn.execute("SELECT messages.alter_queue('orders', fair_by => 'group')")
+    for key in range(keys):
+        fair_publish(conn, f"key {key}", each)
+
+
+def fair_publish(conn: Connection, key: str, messages: int) -> None:
+    call = "SELECT FROM messages.publish_batch('orders', {}, headers => jsonb_build_object('fair_key', %s::text))"
+    bodies = "(SELECT jsonb_agg(%s::jsonb) FROM generate_series(1, %s))"
+    for published in range(0, messages, 10000):
+        conn.execute(call.format(bodies).encode(), [BODY, min(messages - published, 10000), key])
+    ((last,),) = conn.execute("SELECT max(visible_at) FROM messages.message").fetchall()
+    until_past(conn, last)
+
+
+def lease_of_keys(connect: Connect, messages: int, keys: int, held: bool) -> Cost:
+    """Return what leases of many keys that take turns cost, each followed by an archive, next to those of one key."""
+    costs = []
+    for number in (1, keys):
+        conn, holder = connect(), connect()
+        fair_keys(conn, number, 20_000 // number)
+        if held:
+            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM messages.message LIMIT 1")
+        conn.execute("CREATE TEMP TABLE taken (lock_token uuid, id bigint)")
+        found = []
+        for _ in range(WARMING + 150):
+            found.append(measured(conn, TAKE.format(messages)))
+            assert conn.execute(FINISH).rowcount == messages
+        costs.append(middle(found[WARMING:]))
+        conn.execute("SELECT messages.purge_queue('orders')")
+    one, many = costs
+    return Cost(many.buffers, many.wal, many.buffers / one.buffers)
+
+
+def publish_of_key(connect: Connect, held: bool) -> Cost:
+    """Return what a publish costs next to 100,000 messages of its key, and after they were drained, next to 100."""
+    conn, holder = connect(), connect()
+    call = "SELECT messages.publish('orders', %s, headers => '{\"fair_key\": \"key 0\"}')"
+    fair_keys(conn, 1, 100)
+    early = repeated(conn, call, 1, lambda: [BODY])
+    fair_publish(conn, "key 0", 100_000)
+    late = repeated(conn, call, 1, lambda: [BODY])
+    if held:
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM messages.message LIMIT 1")
+    while conn.execute("SELECT FROM messages.consume('orders', 10000)").rowcount:
+        pass
+    drained = repeated(conn, call, 1, lambda: [BODY])
+    most = max(late.buffers, drained.buffers)
+    return Cost(most, max(late.wal, drained.wal), most / early.buffers)
+
+
 # What each scenario may cost: 1.15 of the most that was measured, on an idle or a busy machine; then its arguments.
 COSTS: dict[str, tuple[Any, ...]] = {
     "lease of 1": (Cost(21, 497), call_beside_10000, LEASE.format(1), 1),
@@ -206,9 +267,17 @@ COSTS: dict[str, tuple[Any, ...]] = {
     "empty lease behind 2,000, 1 s later": (Cost(1595, 342), lease_a_second_later, 2000, ONE_LANE, 0),
     "empty lease behind 2,000 in 10 lanes": (Cost(665, 0), lease_behind, 2000, TEN_LANES, 0),
     "empty lease behind 2,000 in 10, 1 s later": (Cost(1911, 1366), lease_a_second_later, 2000, TEN_LANES, 0),
+    "lease of 1 under a rate": (Cost(69, 611), lease_limited, 1000, 1000, RATE),
+    "lease of 1 under a rate behind 100,000": (Cost(83, 611), lease_limited, 100_000, 1000, RATE),
+    "lease of 1 under a rate next to 100,000": (Cost(83, 611), lease_limited, 1000, 100_000, RATE),
     "50,000 ended leases": (Cost(4_339_766, 49_912_901), lease_again, 50_000, 20_000),
     "lease of 100, held snapshot": (Cost(561, 23_971, 1.15), lease_under_held_snapshot, 100, 400, 20),
     "lease of 1, held snapshot": (Cost(38, 430, 1.28), lease_under_held_snapshot, 1, 1500, 200),
+    "lease of 1, 1,000 keys": (Cost(40, 480, 2.0), lease_of_keys, 1, 1000, False),
+    "lease of 100, 1,000 keys": (Cost(736, 26_000, 1.4), lease_of_keys, 100, 1000, False),
+    "lease of 1, 1,000 keys, held snapshot": (Cost(40, 480, 2.0), lease_of_keys, 1, 1000, True),
+    "publish of 1, keys take turns": (Cost(40, 580, 1.4), publish_of_key, False),
+    "publish of 1, keys take turns, held snapshot": (Cost(51, 580, 1.8), publish_of_key, True),
 }
 
 

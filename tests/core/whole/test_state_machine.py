@@ -38,6 +38,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "blocks": {"max_attempts": 3},
     "skips": {"max_attempts": 2, "on_dead_head": "skip", "max_leased": 2},
     "short": {"max_attempts": 1, "max_depth": 4, "notify": "gated"},
+    "turns": {"max_attempts": 3, "fair_by": "group"},
 }
 BINDINGS = {"blocks": "x.#", "short": "*.y"}
 REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
@@ -138,6 +139,8 @@ class Verbs(RuleBasedStateMachine):
         return blocks and any((dead.queue, dead.group) == (item.queue, item.group) for dead in self.dead())
 
     def add(self, item: Item) -> None:
+        # Where keys take turns, another key may be first.
+        item.in_line = item.in_line and "fair_by" not in QUEUES[item.queue]
         self.live[item.id] = item
 
     def finish(self, item: Item, result: str) -> None:
@@ -494,6 +497,30 @@ class Verbs(RuleBasedStateMachine):
         assert run(self.conn, verbs.cancel(queue, list(chosen))) == sorted(item.id for item in mine)
         for item in mine:
             self.finish(item, "cancelled")
+
+    @precondition(lambda self: bool(self.live))
+    @rule(
+        some=SOME,
+        pick=st.integers(0, 1000),
+        priority=st.sampled_from([None, 9, 0]),
+        delay=st.sampled_from([None, None, timedelta(0), HOUR / 2, 2 * HOUR]),
+        says=st.booleans(),
+    )
+    def change(self, some: list[int], pick: int, priority: int | None, delay: timedelta | None, says: bool) -> None:
+        every = list(self.live.values())
+        queue = every[pick % len(every)].queue
+        chosen = {(one := every[index % len(every)]).id: one for index in some}
+        mine = [item for item in chosen.values() if item.queue == queue and item.lease is None]
+        to: verbs.Change = {"priority": priority, "delay": delay}
+        if says or (priority is None and delay is None):
+            to["body"] = self.next_body()
+        assert run(self.conn, verbs.change(queue, list(chosen), **to)) == sorted(item.id for item in mine)
+        for item in mine:
+            item.body = to.get("body", item.body)
+            item.priority = item.priority if priority is None else priority
+            if delay is not None:
+                # One that was published with a delay has the place of its end.
+                item.in_line, item.delayed = item.in_line and not item.delayed, bool(delay)
 
     # Time -------------------------------------------------------------------------------------------------------------
 

@@ -19,5 +19,5 @@ with DAG("e2e_ask", schedule=None, params={"secret": "pear"}) as ask:
     )
     PgQueueOutcomeSensor(task_id="hear", message_id=tell.output, poll_interval=600.0)
 
-with DAG("e2e_publish", schedule=None):
+with DAG("e2e_cleared", schedule=None):
     PgQueuePublishOperator(task_id="publish", queue_name="e2e_cleared", message={"order_id": 7})

@@ -134,7 +134,7 @@ class _Drain:
             "lost": reported["lost"],
             **left,
             "seconds": round(seconds, 3),
-            # Without the start of Spark: from the first lease to the last result.
+            # The start of Spark does not count: the time is from the first lease to the last result.
             "messages_per_second": round(done / worked, 1) if worked else 0.0,
             "rounds": rounds,
             "stopped": f"messages were ready after {rounds} rounds"
@@ -144,7 +144,7 @@ class _Drain:
         }
 
     def _rounds(self) -> tuple[Counter[str], int]:
-        """Start a Spark job, again and again, until nothing is ready and nothing is held; what they report."""
+        """Start a Spark job, again and again, until nothing is ready and nothing is held; return what they report."""
         reported: Counter[str] = Counter()
         pause = 0.25
         for done in range(_MOST_ROUNDS):
@@ -189,7 +189,7 @@ class _Drain:
         return max(0, most - done - int(left["held"]))
 
     def _round(self, ready: int, wanted: int | None) -> Counter[str]:
-        """Run one consumer a task, and add up what they report; an error that one reports is raised."""
+        """Run one consumer per task, and add up what they report; an error that one reports is raised."""
         tasks = self._job.at_once()
         # No task takes more than its part: one that leased the heads of all groups would work alone.
         size = min(self._share.batch_size, -(-ready // tasks))
@@ -226,7 +226,7 @@ class _Drain:
         """Let the tasks finish the batch in hand; cancel those that are not done then."""
         log.info("stopping: waiting for the batches in hand, at most %.0f s", _GRACE)
         try:
-            # Of the transaction, not of the session: behind a pooler that one goes on, with the lock.
+            # The lock is one of the transaction: behind a pooler the session goes on, and would keep it.
             with self._share.database.connect("pgqueue drain stop") as conn, conn.transaction():
                 conn.execute("SELECT pg_advisory_xact_lock(%s)", [self._share.stop_key])
                 wait([future], timeout=_GRACE)

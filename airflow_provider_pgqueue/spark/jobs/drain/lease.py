@@ -72,5 +72,5 @@ class TableLease(Held):
     @cached_property
     def table(self) -> pa.Table:
         """What a function gets."""
-        # When it is asked for, and the lease is renewed by then: the first one imports for as long as a lease may last.
+        # Made when it is asked for, because the lease is renewed by then: the imports for the first table take long.
         return pa.table(self._columns, schema=_MESSAGES)

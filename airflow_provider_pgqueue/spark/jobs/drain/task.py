@@ -92,11 +92,11 @@ class Share:
             except ConnectionFailed as error:
                 if not has_no_room(error):
                     raise
-                # To fail would end those at work too, amid their batches. They have the connections.
+                # An error would also end the tasks that have the connections, in the middle of a batch.
                 log.warning("a task of the drain of queue %s found no connection: the others do its work", self.queue)
                 return
             if self.max_messages is not None and attempt > 0:
-                # How much of its share the first attempt took, only the archive knows: the next round asks it.
+                # Only the archive knows how much of its share the first attempt took: the next round asks it.
                 self._await_twin(conn, part)
                 return
             wanted = self._wanted(part)
@@ -182,11 +182,11 @@ class Consuming:
             settler.settle()
         except BaseException as error:
             if not isinstance(error, Exception | KeyboardInterrupt):
-                # The function ends the process: an attempt, or the next process would end on it too.
+                # The function ends the process: the attempt counts, or the next process would end on that message too.
                 retry = Retry(None, type(error).__name__, failure=describe(error))
                 for id_ in lease.held_ids - lease.handled.keys():
                     settler.gather(id_, retry)
-            # An error of a call is an attempt, or a message that causes one would be delivered forever.
+            # An error of a call counts as an attempt, or a message that causes one would be delivered forever.
             own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
             settler.wind_up(error, begun=() if own_mistake else lease.held_ids)
             raise

@@ -1,0 +1,141 @@
+"""Bodies that are too large for a message: a file in a folder has the body, and the message a pointer to it.
+
+SQL knows nothing of this: to it a pointer, `{"pgqueue_body": {"name", "bytes", "sha256"}}`, is a body like any other.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, Protocol, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from airflow_provider_pgqueue.core.client import JsonText, fetch, to_json
+from airflow_provider_pgqueue.core.connection import read_json
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
+from airflow_provider_pgqueue.core.errors import BodyUnavailable, InvalidArgument, MessageTooLarge, refused
+from airflow_provider_pgqueue.core.message import DeadMessage, Message, Unreadable
+from airflow_provider_pgqueue.core.query import query
+
+M = TypeVar("M", Message, DeadMessage)
+_KEY: Final = "pgqueue_body"
+# The database, the time and a random number: no name is ever used twice, and none leads out of the folder.
+_NAME: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]{8}T[0-9]{6}-[0-9a-f]{32}")
+
+
+class Folder(Protocol):
+    """What keeps the bodies: a `pathlib.Path`, a universal path, or Airflow's `ObjectStoragePath`."""
+
+    def __truediv__(self, name: str, /) -> Any: ...
+    def iterdir(self) -> Iterable[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BodyStore:
+    """Keeps bodies of more than `above` bytes in a folder, which must exist, and gives them back to consumers.
+
+    Any number of processes, queues and databases may use one folder. A body of more than `at_most` bytes is neither
+    written nor read; a pointer is not trusted, and leads to a file directly in this folder, or nowhere.
+    """
+
+    folder: Folder
+    above: int = 100_000
+    at_most: int = 268_435_455
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.above <= self.at_most:
+            raise InvalidArgument(f"above is {self.above}. Give a number of bytes from 0 to {self.at_most}.")
+
+    def put(self, conn: psycopg.Connection[Any], body: Any) -> JsonText:
+        """Return what to publish for a body over this connection: the body, or a pointer to it if it is too large.
+
+        The file is complete before this returns. Each call writes another one: those of a publish that was rolled back,
+        or whose dedup key was remembered, stay until `clean` removes them.
+        """
+        text = to_json(body)
+        data = text.encode()
+        # What looks like a pointer would be taken for one.
+        if len(data) <= self.above and not text.lstrip().startswith(f'{{"{_KEY}"'):
+            return JsonText(text)
+        if len(data) > self.at_most:
+            raise MessageTooLarge(f"a body of {len(data)} bytes is too large: at_most is {self.at_most}")
+        database, time = _named(conn)
+        name = f"{database}{time}-{secrets.token_hex(16)}"
+        (self.folder / name).write_bytes(data)
+        return JsonText(to_json({_KEY: {"name": name, "bytes": len(data), "sha256": sha256(data).hexdigest()}}))
+
+    def read(self, message: M) -> M:
+        """Return a message with the body that its pointer leads to; one without a pointer as it is.
+
+        BodyUnavailable, which names the message and the folder, if the body is missing, is not what was published, or
+        if the pointer is not one that `put` made.
+        """
+        if not _is_pointer(message.body):
+            return message
+        pointer, wrong = message.body[_KEY], partial(self._unavailable, message)
+        match pointer:
+            case {"name": str(name), "bytes": int(size), "sha256": digest} if len(pointer) == 3:
+                pass
+            case _:
+                raise wrong("the pointer to it is malformed")
+        if not _NAME.fullmatch(name):
+            raise wrong("the pointer to it has a name that this package does not give")
+        if not 0 < size <= self.at_most:
+            raise wrong(f"it has {size} bytes, and at_most is {self.at_most}")
+        try:
+            with (self.folder / name).open("rb") as file:
+                # One more, because the file may be larger than the pointer says.
+                data = file.read(size + 1)
+        except FileNotFoundError as error:
+            raise wrong("it is missing") from error
+        if len(data) != size or sha256(data).hexdigest() != digest:
+            raise wrong("it is not what was published")
+        if isinstance(body := read_json(data), Unreadable):
+            raise wrong(f"Python cannot read its JSON: {body.reason}")
+        return replace(message, body=body)
+
+    def _unavailable(self, message: Message | DeadMessage, why: str) -> BodyUnavailable:
+        return BodyUnavailable(
+            f"the body of message {message.id} of queue {message.queue_name} in {self.folder} cannot be had: {why}",
+            "Let consumers read the folder that publishers write to, or dismiss the message.",
+        )
+
+    def clean(self, conn: psycopg.Connection[Any], *, older_than: Duration = timedelta(days=1)) -> int:
+        """Remove the bodies to which no message of this database points, waiting or archived, and return how many.
+
+        Those of other databases stay, and so do those that were written less than `older_than` ago by the clock of the
+        database: give more than the longest transaction that publishes. It may run while others publish, consume or
+        clean. It reads all messages but no large body, and needs the role `messages_reader`.
+        """
+        database, time = _named(conn, as_timedelta(older_than))
+        names = {path.name for path in self.folder.iterdir()}
+        names = {name for name in names if _NAME.fullmatch(name) and database < name < f"{database}{time}"}
+        if names:
+            fix = partial(refused, wants="reader")
+            names.difference_update(name for (name,) in fetch(conn, tuple_row, query("bodies_elsewhere"), [], fix=fix))
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+        return len(names)
+
+
+def bytes_elsewhere(body: Any) -> int:
+    """Return how many bytes the body has to which this one points, as far as it says; 0 if it is not a pointer."""
+    said = body[_KEY].get("bytes") if _is_pointer(body) and isinstance(body[_KEY], dict) else 0
+    return said if isinstance(said, int) else 0
+
+
+def _is_pointer(body: Any) -> bool:
+    return isinstance(body, dict) and len(body) == 1 and _KEY in body
+
+
+def _named(conn: psycopg.Connection[Any], ago: timedelta = timedelta(0)) -> tuple[str, str]:
+    """Return what the names of this database begin with, and how they say the time so long ago."""
+    ((database, time),) = fetch(conn, tuple_row, query("body_name"), [ago])
+    return database, time

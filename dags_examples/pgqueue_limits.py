@@ -1,0 +1,49 @@
+"""Calls an API that allows sixty calls a minute, and three at a time for each customer.
+
+The queue keeps both limits, whoever consumes. A run waits, without a worker slot, until a message waits and a call is
+allowed; then it makes as many calls as are allowed, at most ten at once.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_pgqueue.core import Message, verbs
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+
+
+def call(message: Message) -> None:
+    """Call the API for the customer `message.group_key`; an exception delivers the message again, and counts anew."""
+
+
+with DAG(
+    "pgqueue_limits",
+    schedule="@continuous",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),  # without one, Airflow makes a single run
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    tags=["pgqueue"],
+    doc_md=__doc__,
+) as dag:
+
+    @task
+    def create_queue() -> bool:
+        """A queue that exists is not changed."""
+        return PgQueueHook().run(
+            verbs.create_queue(
+                "calls",
+                max_leased_per_group=3,
+                rate_limit=60,
+                rate_period=timedelta(minutes=1),
+                rate_burst=10,
+                on_dead_head="skip",
+            )
+        )
+
+    consume = PgQueueConsumeOperator(
+        task_id="consume", queue_name="calls", apply_function=call, wait_for_messages=True, retries=3
+    )
+    create_queue() >> consume

@@ -1,0 +1,1 @@
+SELECT * FROM messages.archive_overview WHERE id = %(id)s

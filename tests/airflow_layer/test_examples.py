@@ -1,0 +1,45 @@
+"""The tasks of the examples of long work and of batches, as Airflow runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from tests.airflow_layer.test_remedies import example, rendered
+from tests.waiting import until
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+Run = Callable[..., Any]
+
+
+def test_the_example_of_long_work_ships_each_order_in_steps(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, context: dict[str, Any]
+) -> None:
+    queue("shipping")
+    dag = example("pgqueue_long_work").dag
+    run(rendered(dag.get_task("publish"), context))
+    assert run(dag.get_task("ship")) == {"success": 2}
+    outputs = [output for (output,) in conn.execute("SELECT output FROM messages.message_archive ORDER BY id")]
+    assert outputs == [
+        {"receipt": "receipt of order 1", "labels": ["parcel 1", "parcel 2"]},
+        {"receipt": "receipt of order 2", "labels": ["parcel 1"]},
+    ]
+
+
+def test_the_example_of_a_batch_sums_up_when_its_last_message_has_ended(
+    conn_id: str, queue: Queue, run: Run, context: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue("orders_of_batch")
+    queue("batches_ended")
+    module = example("pgqueue_batch")
+    assert run(rendered(module.dag.get_task("publish"), {**context, "run_id": "monday"})) == 5
+    assert run(module.after.get_task("sum_up")) == {}
+    assert run(module.dag.get_task("price")) == {"success": 4, "rejected": 1}
+    until(lambda: run(module.after.get_task("sum_up")) or PgQueueHook(conn_id).run(verbs.upkeep()) is None)
+    assert "batch monday: 4 of 5 orders are priced" in capsys.readouterr().out

@@ -1,0 +1,191 @@
+"""Groups of which several messages may be leased at once: never more, and no room is left unused."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.errors import LeaseLost
+from tests.core.lease.test_groups import HOUR, finish, idle, lease, other, publish
+from tests.core.lease.test_marks import bodies, look_again
+from tests.waiting import until, until_past
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+__all__ = ["idle", "other"]  # fixtures
+CROWDED = """
+    SELECT group_key, count(*) FROM messages.message WHERE lock_expires_at > statement_timestamp()
+     GROUP BY group_key HAVING count(*) > 3
+"""
+
+
+def test_as_many_of_a_group_are_leased_as_may_be_and_each_end_lets_one_in(
+    conn: Connection, other: Connection, queue: Queue
+) -> None:
+    queue("orders", max_leased_per_group=3)
+    publish(conn, "a1", "a2", "a3", "a4", "a5", "b1", "a6")
+    a1, a2, a3, b1 = lease(conn)
+    assert bodies([a1, a2, a3, b1]) == ["a1", "a2", "a3", "b1"]
+    assert lease(other) == []
+    finish(conn, a2)
+    assert bodies(lease(other)) == ["a4"]
+    run(conn, verbs.release(a1.lock_token, [a1.id]))
+    assert bodies(lease(other)) == ["a1"]
+    finish(conn, b1)
+    finish(conn, a3)
+    assert bodies(lease(other)) == ["a5"]
+    assert lease(conn) == []
+
+
+def test_what_waits_behind_others_comes_back_for_the_room_that_there_is(conn: Connection, queue: Queue) -> None:
+    """What comes back in vain is put behind again, which rewrites its row and three entries of indexes."""
+    queue("orders", max_leased_per_group=10)
+    run(conn, verbs.publish_batch("orders", range(100), group_keys=["a"] * 100))
+    first, *_ = lease(conn)
+    finish(conn, first)
+    ready = "SELECT count(*) FROM messages.message WHERE visible_at < 'infinity' AND lock_expires_at IS NULL"
+    assert conn.execute(ready).fetchone() == (1,)
+
+
+def test_where_several_may_be_leased_a_delayed_one_lets_others_pass(
+    conn: Connection, other: Connection, queue: Queue
+) -> None:
+    queue("orders", max_leased_per_group=2)
+    publish(conn, "a1", "a2", "a3", "a4", "a5")
+    for message in lease(conn):
+        run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
+    look_again(conn)
+    assert bodies(lease(other)) == ["a3", "a4"]
+    look_again(conn)
+    assert lease(conn) == []
+
+
+def test_a_lease_that_ended_lets_one_in_and_not_two(conn: Connection, other: Connection, queue: Queue) -> None:
+    queue("orders", max_leased_per_group=2)
+    publish(conn, "a1", "a2", "a3", "a4")
+    (a1,) = lease(conn, max_messages=1, lease_for=timedelta(milliseconds=1))
+    (a2,) = lease(other, max_messages=1)
+    assert bodies([a1, a2]) == ["a1", "a2"]
+    until_past(conn, a1.lock_expires_at)
+    look_again(conn)
+    assert bodies(lease(conn)) == ["a1"]
+    assert lease(other) == []
+
+
+@pytest.mark.parametrize("on_dead_head", ["block", "skip"])
+def test_a_dead_message_blocks_the_rest_of_its_group_or_not_as_the_queue_says(
+    conn: Connection, other: Connection, queue: Queue, on_dead_head: str
+) -> None:
+    queue("orders", max_leased_per_group=2, max_attempts=1, on_dead_head=on_dead_head)
+    publish(conn, "a1", "a2", "a3")
+    a1, a2 = lease(conn)
+    finish(conn, a1, "failed")
+    look_again(other)
+    assert bodies(lease(other)) == ([] if on_dead_head == "block" else ["a3"])
+    if on_dead_head == "block":
+        (dead,) = run(other, verbs.lease_dead("orders"))
+        run(other, verbs.dismiss(dead.lock_token, [dead.id], "an order of a test"))
+        assert bodies(lease(other)) == ["a3"]
+    finish(conn, a2)
+
+
+def test_a_larger_limit_lets_more_in_at_once_and_a_smaller_one_waits_until_enough_have_ended(
+    conn: Connection, other: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2", "a3", "a4", "a5")
+    (a1,) = lease(conn)
+    run(conn, verbs.alter_queue("orders", max_leased_per_group=3))
+    a2, a3 = lease(other)
+    assert bodies([a2, a3]) == ["a2", "a3"]
+    run(conn, verbs.alter_queue("orders", max_leased_per_group=1))
+    for message in (a3, a1):
+        finish(conn, message)
+        look_again(conn)
+        assert lease(conn) == []
+    finish(conn, a2)
+    assert bodies(lease(conn)) == ["a4"]
+
+
+def test_two_that_end_at_the_same_time_leave_no_room_that_a_look_does_not_fill(
+    conn: Connection, other: Connection, idle: Connection, queue: Queue
+) -> None:
+    """Neither sees that the other ends, and the second leaves out what the first has let in."""
+    queue("orders", max_leased_per_group=3)
+    publish(conn, "a1", "a2", "a3", "a4", "a5", "a6")
+    a1, a2, _ = lease(conn)
+    finish(idle, a1)
+    finish(other, a2)
+    idle.commit()
+    look_again(conn)
+    assert bodies(lease(conn)) == ["a4", "a5"]
+
+
+def test_a_look_fills_the_room_of_what_plain_sql_deleted(conn: Connection, other: Connection, queue: Queue) -> None:
+    queue("orders", max_leased_per_group=3)
+    publish(conn, "a1", "a2", "a3", "a4", "a5", "a6")
+    a1, a2, _ = lease(conn)
+    conn.execute("DELETE FROM messages.message WHERE id IN (%s, %s)", [a1.id, a2.id])
+    look_again(other)
+    assert bodies(lease(other)) == ["a4", "a5"]
+
+
+def test_no_more_of_a_group_are_leased_than_may_be_while_leases_begin_and_end_in_every_way(
+    connect: Connect, queue: Queue
+) -> None:
+    """Twenty consumers that crash, roll back, release and let leases end, over five groups."""
+    conn, stop = connect(), threading.Event()
+    queue("orders", max_leased_per_group=3, max_attempts=1000)
+    run(conn, verbs.publish_batch("orders", range(1500), group_keys=[f"g{n % 5}" for n in range(1500)]))
+    full = threading.Event()
+
+    def consume(number: int) -> None:
+        session, chance = connect(), random.Random(number)
+        while not stop.is_set():
+            what = chance.random()
+            if what < 0.05:
+                lease(session, max_messages=5, lease_for=timedelta(milliseconds=20))
+                session.close()
+                session = connect()
+            elif what < 0.1:
+                take = verbs.lease if what < 0.07 else verbs.consume
+                with session.transaction(force_rollback=True):
+                    run(session, take("orders", max_messages=5))
+            elif what < 0.15:
+                run(session, verbs.consume("orders", max_messages=2))
+            else:
+                for message in lease(session, max_messages=chance.randint(1, 10)):
+                    end = verbs.release if chance.random() < 0.1 else verbs.archive
+                    with suppress(LeaseLost):
+                        run(session, end(message.lock_token, [message.id]))
+
+    def watch() -> list[Any]:
+        session, found = connect(), []
+        while not stop.wait(0.001):
+            found += session.execute(CROWDED).fetchall()
+            if session.execute(CROWDED.replace("> 3", "= 3")).fetchall():
+                full.set()
+        return found
+
+    with ThreadPoolExecutor(21) as pool:
+        crowded = pool.submit(watch)
+        try:
+            consumers = [pool.submit(consume, number) for number in range(20)]
+            empty = "SELECT FROM messages.message"
+            until(lambda: conn.execute(empty).rowcount == 0, timeout=120, what="an empty queue")
+        finally:
+            stop.set()
+        for consumer in consumers:
+            consumer.result()
+        assert crowded.result() == []
+    assert full.is_set(), "three of a group are leased at once"
