@@ -18,18 +18,18 @@ from airflow_provider_pgqueue.core.client import run
 @click.argument("queue")
 @click.argument("batch")
 @click.option("--into", "into_queue", required=True, metavar="QUEUE", help="The queue that the end is published to.")
-@click.option("--expected", type=click.IntRange(0), help="It does not end before so many of its messages have.")
+@click.option("--expected", type=click.IntRange(0), help="Wait until at least so many of its messages have ended.")
 @click.option("--headers", type=json_object, metavar="JSON", help="Headers of the end, as a JSON object.")
 @shared_options
 @pass_settings
 def close_batch(
     settings: Settings, queue: str, batch: str, into_queue: str, expected: int | None, headers: dict[str, Any] | None
 ) -> None:
-    """Say that all messages of a batch are published, so that its end is too.
+    """Say that all messages of a batch are published, so that its end becomes a message.
 
     The messages of a batch are those of a queue whose header `batch` is BATCH. When all have ended, one message with
-    the numbers of their results is published. What is published in a transaction that is still open is not known; give
-    --expected to wait for it.
+    the numbers of their results is published. Messages of a transaction that is still open are not seen: give
+    --expected to wait for them.
     """
     statement = verbs.close_batch(queue, batch, into_queue, expected=expected, headers=headers)
     with connected(settings) as conn:

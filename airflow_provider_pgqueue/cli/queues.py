@@ -35,13 +35,14 @@ _POLICY = (
     click.option(
         "--fair-by",
         type=click.Choice(["group", "topic", ""]),
-        help="By what messages take turns: their group, or the first word of their topic; an empty text for no turns.",
+        help="Let keys take turns, so that none waits for the backlog of another: the key of a message is its group, "
+        "or the first word of its topic. An empty text ends the turns.",
     ),
     click.option(
         "--weights",
         type=json_object,
         metavar="JSON",
-        help="How many messages a turn of a key has: '{\"gold\": 3}'; {} for one of each key.",
+        help="How many messages each key gets in a turn: '{\"gold\": 3}'; {} for one of each.",
     ),
     click.option("--paused/--not-paused", default=None, help="Whether leasing is stopped; publishing continues."),
     click.option(
@@ -61,10 +62,12 @@ _POLICY = (
         help="How many messages of one group may be leased at the same time; only 1 keeps their order.",
     ),
     click.option(
-        "--rate-limit", type=int, help="How many leases may begin in a period, evenly spread; 0 for no limit."
+        "--rate-limit",
+        type=int,
+        help="How many messages may be leased in a --rate-period, evenly spread; 0 for no limit.",
     ),
     click.option("--rate-period", type=duration, help="The period of --rate-limit."),
-    click.option("--rate-burst", type=int, help="How many leases may begin at once after a pause."),
+    click.option("--rate-burst", type=int, help="How many messages may be leased at once after a pause."),
     click.option(
         "--handler-timeout",
         type=duration,

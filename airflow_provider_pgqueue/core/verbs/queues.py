@@ -21,7 +21,7 @@ class Policy(TypedDict, total=False):
     - `max_body_bytes`: size of the largest body.
     - `fair_by`: messages of one priority are leased in turns, one of each key: the `group` or the first word of the
       `topic`, unless a header `fair_key` says otherwise.
-    - `weights`: how many messages a turn of a key has, from 1 to 32; 1 for a key that is missing.
+    - `weights`: how many messages each key gets in a turn, from 1 to 32; 1 for a key that is missing.
     - `paused`: nothing is leased; publishing continues.
     - `backoff_first`, `backoff_max`: the pause after the first failure doubles with each further one up to the maximum.
     - `dedup_window`: how long a dedup key is remembered.
@@ -29,7 +29,8 @@ class Policy(TypedDict, total=False):
     - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
     - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
     - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
-    - `rate_limit`, `rate_period`, `rate_burst`: how many leases may begin in a period, evenly spread, and at once.
+    - `rate_limit`, `rate_period`: how many messages may be leased in a period, evenly spread; each delivery counts.
+    - `rate_burst`: how many messages may be leased at once after a pause.
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
     In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `max_depth` and
@@ -63,8 +64,6 @@ def _rule_of(hint: Any) -> argument.Rule:
     if timedelta in kinds:
         # PostgreSQL also reads a text, such as '5 minutes'.
         return lambda value: None if value is None or isinstance(value, str) else argument.timed(value)
-    if any(get_origin(kind) is Mapping for kind in kinds):
-        return argument.optional(argument.json_object)
     if any(get_origin(kind) is Mapping for kind in kinds):
         return argument.optional(argument.json_object)
     rule = argument.truth if bool in kinds else argument.whole(0, 2**31 - 1) if int in kinds else argument.any_text
