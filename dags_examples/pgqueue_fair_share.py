@@ -1,7 +1,6 @@
 """Handles reports of many tenants so that none waits for the backlog of another: their messages take turns.
 
-`create_queue` says by what: the first word of the topic, which is the tenant. The tenant `gold` has three messages in
-each turn. Run it again at will: a queue that exists is only changed.
+The tenant is the first word of the topic. In each turn the tenant `gold` gets three messages, and any other tenant one.
 """
 
 from __future__ import annotations
@@ -15,25 +14,20 @@ with DAG("pgqueue_fair_share", schedule=None, tags=["pgqueue"], doc_md=__doc__) 
 
     @task
     def create_queue() -> None:
-        """One statement makes a queue fair; publishers and consumers stay as they are."""
-        hook = PgQueueHook()
-        hook.run(verbs.create_queue("reports"))
-        hook.run(verbs.alter_queue("reports", fair_by="topic", weights={"gold": 3}))
+        """Create the queue. One that exists stays as it is; `verbs.alter_queue` changes it."""
+        PgQueueHook().run(verbs.create_queue("tenant_reports", fair_by="topic", weights={"gold": 3}))
 
     @task
     def publish() -> None:
-        """The large tenant comes first, and has a hundred times as much as the others."""
+        """The large tenant comes first, and has many times as many reports as the others."""
         hook = PgQueueHook()
         for tenant, number in (("large", 1000), ("gold", 30), ("small", 10)):
-            hook.run(
-                verbs.publish_batch(
-                    "reports", ({"report": report} for report in range(number)), topics=[f"{tenant}.report"] * number
-                )
-            )
+            reports = [{"report": report} for report in range(number)]
+            hook.publish_batch("tenant_reports", reports, topics=[f"{tenant}.report"] * number)
 
-    @task.pgqueue(queue_name="reports", max_messages=60)
+    @task.pgqueue(queue_name="tenant_reports", max_messages=60)
     def handle(message: Message) -> Success:
-        """Among the first sixty are all that gold and small have."""
+        """The first sixty messages include all of those of gold and small."""
         return Success(output={"report": message.body["report"]})
 
     create_queue() >> publish() >> handle()

@@ -1,6 +1,6 @@
-"""Publishes reports of a megabyte, reads them, and removes each after its message.
+"""Publishes reports of a megabyte, reads them, and removes the body of each after its message.
 
-The connection says where they are kept, for example in its extra `{"bodies_at": "s3://aws_default@bucket/bodies"}`.
+The extra of the connection says where bodies are kept, for example `{"bodies_at": "s3://aws_default@bucket/bodies"}`.
 Without it they are kept in the queue.
 """
 

@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 
 
 def call(message: Message) -> None:
-    """Call the API for the customer `message.group_key`; an exception delivers the message again, and counts anew."""
+    """Call the API for the customer `message.group_key`; after an exception it is leased, and counts, again."""
 
 
 with DAG(

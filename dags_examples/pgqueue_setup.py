@@ -9,6 +9,18 @@ from flights import create_table
 
 with DAG("pgqueue_setup", schedule=None, tags=["pgqueue"], doc_md=__doc__) as dag:
     install = PgQueueSetupOperator(
-        task_id="install", queues=["alarms", "flights", "orders", "packing", "quotes", "reports", "wakeups"]
+        task_id="install",
+        queues=[
+            "alarms",
+            "batches_ended",
+            "flights",
+            "orders",
+            "orders_of_batch",
+            "packing",
+            "quotes",
+            "reports",
+            "shipping",
+            "wakeups",
+        ],
     )
     install >> task(create_table)()
