@@ -41,6 +41,8 @@ _CHOICES: Final = {
     "on_dead_head": ("block", "skip"),
 }
 _TEXTS: Final = ("weights",)
+_EMPTY: Final = {"fair_by": "no turns", "weights": "1 for each key"}
+"""What an empty field means; no limit where it is not here."""
 
 
 def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "numbers": _NUMBERS,
         "durations": _DURATIONS,
         "choices": _CHOICES,
+        "empty": _EMPTY,
     }
 
 
@@ -67,7 +70,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
         raise InvalidArgument("nothing is changed", "Change a field, or go back.")
     # Name all of them, before any other error, because the form that comes back shows the current values.
     others = [
-        f"{key} to {policy[key] or 'no limit'}"
+        f"{key} to {policy[key] or _EMPTY.get(key, 'no limit')}"
         for key, text in written.items()
         if policy[key] not in (form.get(f"was_{key}", ""), text)
     ]
