@@ -36,7 +36,7 @@ with DAG(
             verbs.create_queue(
                 "calls",
                 max_leased_per_group=3,
-                rate_limit=60,
+                rate_limit=51,  # and the burst: at most 51 + 10 - 1 in any minute
                 rate_period=timedelta(minutes=1),
                 rate_burst=10,
                 on_dead_head="skip",
