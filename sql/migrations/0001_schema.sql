@@ -39,13 +39,13 @@ COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finish
 COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: one uncommitted publisher at a time rings; off: consumers poll.';
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
-COMMENT ON COLUMN messages.queue.fair_by IS 'What messages take turns by: group (group_key) or topic (its first word), unless a header fair_key says otherwise; NULL for the order of publishing.';
-COMMENT ON COLUMN messages.queue.weights IS 'How many messages a turn of a key has, {"key": number}; 1 for keys that are missing.';
+COMMENT ON COLUMN messages.queue.fair_by IS 'What the keys are that take turns, so that none waits for the backlog of another: group (the group_key) or topic (its first word), unless a header fair_key says otherwise; NULL for the order of publishing.';
+COMMENT ON COLUMN messages.queue.weights IS 'How many messages each key gets in a turn, {"key": number}; 1 for keys that are missing.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
-COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at once. Their order is kept with 1.';
-COMMENT ON COLUMN messages.queue.rate_limit IS 'How many leases may begin in a rate_period, evenly spread; NULL for any number.';
+COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at the same time. Only 1 keeps their order.';
+COMMENT ON COLUMN messages.queue.rate_limit IS 'How many messages may be leased in a rate_period, evenly spread; each delivery counts. NULL for any number.';
 COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
-COMMENT ON COLUMN messages.queue.rate_burst IS 'How many may begin at once after a pause, beyond which the next have to wait for their time.';
+COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages may be leased at once after a pause; the next have to wait for their time.';
 COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
@@ -136,7 +136,7 @@ CREATE INDEX message_reference_idx ON messages.message_rows (reference text_patt
 CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
 -- The last place that a key has in a lane, whether it waits there, is delayed, or waits behind others of its group.
 CREATE INDEX message_fair_idx ON messages.message_rows (queue_name, fair_key, priority, coalesce(due_at, visible_at)) WHERE fair_key IS NOT NULL;
--- Only messages of batches are in it. Those that were published last are mostly finished last, so the look for one that is left begins there.
+-- Has only messages of batches. The messages published last are mostly finished last, so a search for an unfinished one begins there.
 CREATE INDEX message_batch_idx ON messages.message_rows (queue_name, (left(headers ->> 'batch', 200)), created_at) WHERE headers ? 'batch';
 COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
@@ -439,12 +439,12 @@ COMMENT ON TABLE messages.batch IS 'Batches that were closed: the messages of a 
 COMMENT ON COLUMN messages.batch.queue_name IS 'The queue of its messages.';
 COMMENT ON COLUMN messages.batch.batch IS 'The header batch of its messages, of which 200 characters count.';
 COMMENT ON COLUMN messages.batch.into_queue IS 'The queue that its end is published to. No foreign key: a batch without that queue says so in last_error.';
-COMMENT ON COLUMN messages.batch.expected IS 'It does not end before so many of its messages have; NULL: when none is left.';
+COMMENT ON COLUMN messages.batch.expected IS 'The batch does not end before this many of its messages have ended; NULL: it ends when none is unfinished.';
 COMMENT ON COLUMN messages.batch.headers IS 'The headers of the message that is its end.';
 COMMENT ON COLUMN messages.batch.closed_at IS 'When it was first closed.';
 COMMENT ON COLUMN messages.batch.ended_at IS 'When its end was published; NULL before. The row is deleted 30 days after.';
 COMMENT ON COLUMN messages.batch.end_id IS 'The message that is its end.';
-COMMENT ON COLUMN messages.batch.last_error IS 'Why its end could not be published, since it was last tried; NULL if it could be, or its time has not come.';
+COMMENT ON COLUMN messages.batch.last_error IS 'Why its end could not be published when that was last tried; NULL if there was no error.';
 
 CREATE TABLE messages.inbox (
     consumer   text        NOT NULL,

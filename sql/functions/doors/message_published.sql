@@ -23,7 +23,8 @@ BEGIN
         CONTINUE WHEN arrival.fair_by IS NULL;
         -- What is leased or has a key was restored, and keeps its place.
         SELECT array_agg(a.id ORDER BY a.visible_at, a.id),
-               array_agg((messages.fair_keys(arrival.fair_by, 1, a.headers, ARRAY[a.topic], ARRAY[a.group_key]))[1] ORDER BY a.visible_at, a.id) INTO ids, keys
+               array_agg((messages.fair_keys(arrival.fair_by, 1, a.headers, ARRAY[a.topic], ARRAY[a.group_key]))[1] ORDER BY a.visible_at, a.id)
+          INTO ids, keys
           FROM arrived a
          WHERE a.queue_name = arrival.queue_name AND a.priority = arrival.priority
            AND a.lock_expires_at IS NULL AND a.due_at IS NULL AND a.fair_key IS NULL AND a.visible_at < 'infinity';

@@ -7,8 +7,8 @@ DECLARE
     moment timestamptz := clock_timestamp();
     most   integer     := (SELECT q.max_leased_per_group FROM messages.queue q WHERE q.queue_name = free_group_heads.queue_name COLLATE "default");
 BEGIN
-    -- From one group to the next in the index, however many messages each has: groups of which nothing is leased or ready, or less
-    -- than there may be.
+    -- Step from one group to the next in the index, however many messages each has, to those of which fewer messages are leased or ready
+    -- than may be.
     PERFORM messages.come_back(free_group_heads.queue_name, ARRAY(
         WITH RECURSIVE head AS (
             (SELECT m.group_key, m.id, m.visible_at FROM messages.message_rows m
@@ -36,4 +36,4 @@ BEGIN
                             WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')));
 END $$;
 COMMENT ON FUNCTION messages.free_group_heads(text) IS
-    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it: the message before it was finished while another session put it behind. With a max_leased_per_group, as many as there is room for.';
+    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';

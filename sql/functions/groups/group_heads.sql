@@ -28,9 +28,11 @@ BEGIN
               WHERE m.queue_name = group_heads.queue_name COLLATE "default" AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
               ORDER BY m.requeues DESC, m.id LIMIT p.most)) m),
     judged AS (
-        -- Among those that are not leased. What is delayed lets others pass only where more than one may be leased.
-        SELECT m.*, row_number() OVER (PARTITION BY m.key, coalesce(m.lock_expires_at > moment, m.most > 1 AND m.visible_at > moment AND m.visible_at < 'infinity')
-                                           ORDER BY m.requeues DESC, m.id)
+        -- The heads are the first of those that are not leased, as many as there is room for next to those that are. A delayed message lets
+        -- others pass only where more than one may be leased.
+        SELECT m.*, row_number() OVER (
+                        PARTITION BY m.key, coalesce(m.lock_expires_at > moment, m.most > 1 AND m.visible_at > moment AND m.visible_at < 'infinity')
+                            ORDER BY m.requeues DESC, m.id)
                     <= m.most - count(*) FILTER (WHERE m.lock_expires_at > moment) OVER (PARTITION BY m.key) AND dead.key IS NULL AS is_head
           FROM member m
           LEFT JOIN (SELECT DISTINCT d.group_key AS key FROM messages.dead_message d JOIN policy p ON p.blocks
@@ -41,11 +43,12 @@ BEGIN
       INTO heads, waiting, behind FROM judged j;
     UPDATE messages.message_rows m SET due_at = coalesce(m.due_at, m.visible_at), visible_at = 'infinity'
      WHERE m.ctid = ANY (ARRAY(
-        SELECT m.ctid FROM unnest(behind[:1000 + cardinality(behind) / 4]) AS entered (tid) JOIN messages.message_rows m ON m.ctid = entered.tid FOR UPDATE OF m SKIP LOCKED));
+        SELECT m.ctid FROM unnest(behind[:1000 + cardinality(behind) / 4]) AS entered (tid) JOIN messages.message_rows m ON m.ctid = entered.tid
+           FOR UPDATE OF m SKIP LOCKED));
     IF waiting IS NOT NULL THEN            -- behind a message that is gone by now
         PERFORM messages.come_back(group_heads.queue_name, waiting);
     END IF;
     RETURN heads;
 END $$;
 COMMENT ON FUNCTION messages.group_heads(text, tid[]) IS
-    'Of the groups of messages that are locked to be leased, together with their groups, the places of the first messages, as many as may be leased at once next to those that are, if no dead message blocks the group. Puts what else has entered these groups behind: a thousand at a time, and of more a quarter.';
+    'The places of the messages that may be leased now in the groups of these messages, which the caller has locked together with their groups: the first of each group, as many as there is room for next to those that are leased, unless a dead message blocks the group. Puts what else has entered these groups behind them: up to a thousand messages in one call, and a quarter of all that there are.';

@@ -14,7 +14,7 @@ BEGIN
             SELECT m.id FROM messages.message_rows m
              WHERE m.queue_name = q.queue_name AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
              ORDER BY m.requeues DESC, m.id
-             -- Each that comes back in vain is put behind once more.
+             -- No more than there is room for: each that comes back in vain has to be put behind once more.
              LIMIT CASE WHEN q.max_leased_per_group = 1 THEN 1 ELSE q.max_leased_per_group - (
                 SELECT count(*) FROM (
                     SELECT FROM messages.message_rows e
@@ -24,4 +24,4 @@ BEGIN
     PERFORM messages.come_back(next_of_groups.queue_name, ids);
 END $$;
 COMMENT ON FUNCTION messages.next_of_groups(text, text[]) IS
-    'Makes the first messages ready that wait in each of these groups, as many as there is room for; leaves those that another session has locked to the next look. Whoever leases them judges whether their turn has come.';
+    'Makes the first messages ready that wait in each of these groups, as many as there is room for, except those that another session has locked, which the next look makes ready. Whoever leases them judges whether their turn has come.';

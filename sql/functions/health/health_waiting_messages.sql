@@ -6,7 +6,8 @@ AS $$
         SELECT q.queue_name, moment - min(coalesce(first.at, later.at)) AS oldest_age, q.paused
           FROM asked CROSS JOIN messages.used_lanes() l JOIN messages.queue q USING (queue_name)
          CROSS JOIN LATERAL (
-            SELECT min(greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END)) FILTER (WHERE q.paused OR m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)) AS at, count(*) AS seen
+            SELECT min(greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END))
+                       FILTER (WHERE q.paused OR m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)) AS at, count(*) AS seen
               FROM (SELECT * FROM messages.message_rows m WHERE m.queue_name = l.queue_name AND m.priority = l.priority AND m.visible_at <= moment
                      ORDER BY m.visible_at LIMIT 20) m) first
          -- The mark leads past many leases. It is locked until the commit, so this is not for each queue. It is read before the

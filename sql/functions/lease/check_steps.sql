@@ -16,4 +16,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_steps(bigint, jsonb) IS
-    'Raises PQ004 for steps of a message of which the last cannot be kept: its name is taken, its result is larger than 64 kB, or all together are more than 1000 or 1 MB.';
+    'Raises PQ004 if the last of the steps of a message cannot be kept: its name is taken, its result is larger than 64 kB, or the steps are more than 1000 or larger than 1 MB together.';

@@ -41,7 +41,8 @@ BEGIN
         moved AS MATERIALIZED (
             SELECT setval(f.mark, (extract(epoch FROM f.first) * 1000000)::bigint)
               FROM (SELECT r.fair_by, r.mark, r.marked, r.begins, least(r.visible_at, moment - interval '5 ms') AS first FROM ready r LIMIT 1) f
-             WHERE f.first > f.begins + CASE WHEN f.fair_by IS NULL THEN interval '0.2 ms' ELSE '0' END AND pg_sequence_last_value(f.mark) IS NOT DISTINCT FROM f.marked),
+             WHERE f.first > f.begins + CASE WHEN f.fair_by IS NULL THEN interval '0.2 ms' ELSE '0' END
+               AND pg_sequence_last_value(f.mark) IS NOT DISTINCT FROM f.marked),
         gone AS (
             DELETE FROM messages.message_rows m USING ready WHERE m.ctid = ready.tid
                AND CASE WHEN ready.group_key IS NULL THEN true

@@ -60,16 +60,17 @@ BEGIN
               FROM ready WHERE m.ctid = ready.tid AND coalesce(m.leased_at NOT BETWEEN called AND moment, true)
                AND CASE WHEN ready.group_key IS NULL THEN true
                         ELSE ready.tid = ANY ((SELECT messages.group_heads(lease.queue_name, ARRAY(SELECT r.tid FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
-            RETURNING m.*, ready.max_attempts, ready.fair_by, ready.mark, ready.marked, ready.begins, least(m.visible_at, moment - interval '5 ms') AS first),
+            RETURNING m.*, ready.max_attempts, ready.fair_by, ready.mark, ready.marked, ready.begins,
+                      least(m.visible_at, moment - interval '5 ms') AS first),
         -- In the lane of the first of these, the next lease begins at it, but 5 ms behind the clock, for publishers that commit
-        -- after their visible_at; unless somebody has moved the mark meanwhile. What came microseconds apart moves no mark, but where keys
-        -- take turns, because there a turn of all keys takes no longer.
+        -- after their visible_at; unless somebody has moved the mark meanwhile. A step of microseconds does not move the mark, except
+        -- where keys take turns, because there whole turns lie in it.
         timed AS (
             INSERT INTO messages.timer (queue_name, at, lock_token, ids)
             SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l
              -- True in any case: a lease without a timer would never end.
-             WHERE CASE WHEN l.mark IS NOT NULL AND l.first > l.begins + CASE WHEN l.fair_by IS NULL THEN interval '0.2 ms' ELSE '0' END AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
-                             AND pattern IS NULL
+             WHERE CASE WHEN l.mark IS NOT NULL AND l.first > l.begins + CASE WHEN l.fair_by IS NULL THEN interval '0.2 ms' ELSE '0' END
+                             AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked AND pattern IS NULL
                         THEN setval(l.mark, (extract(epoch FROM l.first) * 1000000)::bigint) > 0 ELSE true END
              LIMIT 1)
         SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,

@@ -51,6 +51,7 @@ BEGIN
         IF cardinality(ready) > 0 THEN
             SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;
         ELSE
+            -- All of them were put behind others of their groups just now; others may be ready after them.
             SELECT a.wanted, a.moment INTO wanted, moment FROM messages.lease_again(lease_again.queue_name, wanted, tries + 1, consumes, pattern) a;
         END IF;
         RETURN;
@@ -58,4 +59,4 @@ BEGIN
     moment := clock_timestamp();
 END $$;
 COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS
-    'For how many messages a lease that found less than was wanted should try again, and the time at which it begins: if a look was due, if something is ready behind messages of groups, at the first try as a max_leased allows, or as a rate_limit allows, of which that many are used up. Errors as in lease.';
+    'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, and at the first try for as many as a max_leased allows; under a rate_limit for as many as it allows, which this call uses up. Errors as in lease.';

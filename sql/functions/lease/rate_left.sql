@@ -9,7 +9,7 @@ DECLARE
 BEGIN
     step := ceil(extract(epoch FROM policy.rate_period) * 1000000 / policy.rate_limit);
     room := policy.rate_burst * step;
-    -- Without a mark, which the upkeep makes again, none is left.
+    -- Without a mark no lease is left; the upkeep makes the mark again.
     spent := CASE WHEN policy.rate_mark IS NULL THEN now + room ELSE coalesce(pg_sequence_last_value(policy.rate_mark), 0) END;
     -- A time that lies further ahead was stored before the clock went back, or before the policy changed.
     IF spent NOT BETWEEN now AND now + room THEN
@@ -19,4 +19,4 @@ BEGIN
     next_at := 'epoch'::timestamptz + (spent + (leases + 1) * step - room) * interval '1 us';
 END $$;
 COMMENT ON FUNCTION messages.rate_left(messages.queue, timestamptz) IS
-    'How many leases the rate_limit of a queue allows at that time, and when it allows one more. Each uses up a step, in microseconds, from the time up to which the leases before it did.';
+    'How many more messages the rate_limit of a queue allows to be leased at that time, and when it allows one more than these. Each uses up a step, in microseconds: spent is the time up to which the rate is used up.';

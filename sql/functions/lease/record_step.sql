@@ -11,7 +11,7 @@ BEGIN
     UPDATE messages.message_rows m
        SET steps = coalesce(m.steps, '[]') || jsonb_build_object(
                'name', record_step.name, 'result', record_step.result, 'at', clock_timestamp(), 'attempt', m.attempts),
-           -- Never sooner than it was: so the timer of the lease is soon enough.
+           -- The lease never ends sooner than before, so its timer needs no change.
            lock_expires_at = greatest(m.lock_expires_at, clock_timestamp() + coalesce(
                record_step.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name)))
      WHERE m.id = record_step.id AND m.lock_token = record_step.lock_token AND m.lock_expires_at > clock_timestamp()
@@ -25,4 +25,4 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('message %s', record_step.id));
 END $$;
 COMMENT ON FUNCTION messages.record_step(uuid, bigint, text, jsonb, interval) IS
-    'Keeps the result of a step of a leased message until the message is finished, makes its lease end no sooner than lease_for from now (by default the lease_for of the queue), and returns the result as it is kept; NULL if the lease was lost, and then nothing is kept. A message that dies keeps its steps, and the one that repeats it continues after them, unless it has another body. PQ004: a step of this name is kept already, a result of more than 64 kB, more than 1000 steps or 1 MB of a message, bad name or duration; PQ016: another transaction has the message for more than three seconds.';
+    'Keeps the result of a step of a leased message until the message is finished, makes its lease end no sooner than lease_for from now (by default the lease_for of the queue), and returns the result as it is kept; NULL if the lease was lost, and then nothing is kept. A message that dies keeps its steps, and the one that repeats it continues after them, unless it has another body. PQ004: the message has a step of this name, a result of more than 64 kB, more than 1000 steps or 1 MB in one message, bad name or duration; PQ016: another transaction has the message for more than three seconds.';

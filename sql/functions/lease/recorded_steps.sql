@@ -5,4 +5,4 @@ AS $$
      WHERE m.id = recorded_steps.id AND m.lock_token = recorded_steps.lock_token AND m.lock_expires_at > clock_timestamp()
 $$;
 COMMENT ON FUNCTION messages.recorded_steps(uuid, bigint) IS
-    'What record_step() kept of a leased message, of earlier attempts too: an array of {name, result, at, attempt} in the order in which the steps were done. NULL if the lease was lost.';
+    'What record_step() kept for a leased message, in earlier attempts too: an array of {name, result, at, attempt} in the order in which the steps were done. NULL if the lease was lost.';

@@ -4,8 +4,8 @@ AS $$
 DECLARE
     rate record;
 BEGIN
-    -- The lock ends with the subtransaction, which is rolled back, as after any error; the sequence keeps what was stored. So nobody
-    -- holds it from one statement to the next.
+    -- The error below rolls back the subtransaction of this block. That ends the lock, so that nobody holds it from one statement to the
+    -- next; what was stored in the sequence stays.
     PERFORM pg_advisory_xact_lock(policy.lock_key, -2);
     moment := clock_timestamp();
     rate := messages.rate_left(policy, moment);
@@ -21,4 +21,4 @@ EXCEPTION
         PERFORM messages.raise_in_use(format('the rate_limit of queue %L', policy.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.spend_rate(messages.queue, integer) IS
-    'Uses up what the rate_limit of a queue allows, but no more than is wanted, and returns how many leases may begin at which time. What is used up stays used up, even if the transaction rolls back. PQ016: a session that is stopped is in the middle of this.';
+    'Uses up what the rate_limit of a queue allows, but no more than is wanted, and returns how many messages may be leased, and at which time. What is used up stays used up, even if the transaction rolls back. PQ016: another session has been in the middle of this for more than three seconds.';

@@ -29,9 +29,10 @@ BEGIN
                -- What waits behind others of its group stays there, unless it is to wait for longer.
                visible_at = CASE WHEN m.visible_at < 'infinity' OR change_waiting.visible_at > moment THEN coalesce(change_waiting.visible_at, m.visible_at)
                                  ELSE m.visible_at END,
-               -- Its place, which it takes again after the delay.
+               -- Its place, to which it comes back after the delay; NULL where visible_at is that place.
                due_at = CASE WHEN change_waiting.visible_at IS NULL THEN m.due_at
-                             ELSE nullif(CASE WHEN replaces AND m.fair_key IS NULL THEN change_waiting.visible_at ELSE least(m.due_at, m.visible_at, change_waiting.visible_at) END,
+                             ELSE nullif(CASE WHEN replaces AND m.fair_key IS NULL THEN change_waiting.visible_at
+                                              ELSE least(m.due_at, m.visible_at, change_waiting.visible_at) END,
                                          CASE WHEN m.visible_at < 'infinity' OR change_waiting.visible_at > moment THEN change_waiting.visible_at END) END
           FROM messages.message_rows before
          WHERE m.id = ANY (change_waiting.ids) AND m.queue_name = change_waiting.queue_name COLLATE "default" AND m.lock_expires_at IS NULL
@@ -41,7 +42,7 @@ BEGIN
            array_agg(d.id) FILTER (WHERE d.visible_at <= moment AND (d.due_at IS NOT NULL OR change_waiting.priority IS NOT NULL)) AS ready,
            array_agg(d.id) FILTER (WHERE d.visible_at > moment AND d.visible_at < 'infinity' AND d.due_at IS NOT NULL) AS delayed
       INTO changed FROM done d;
-    -- Leases may have passed their places in this lane.
+    -- Their places may lie before the mark of the lane, where no lease looks.
     PERFORM messages.come_back(change_waiting.queue_name, changed.ready) WHERE changed.ready IS NOT NULL;
     IF changed.is_sooner THEN
         PERFORM messages.ring_for(change_waiting.queue_name, changed.ids[1]);
@@ -53,4 +54,4 @@ BEGIN
     RETURN changed.ids;
 END $$;
 COMMENT ON FUNCTION messages.change_waiting(text, bigint[], integer, timestamptz, jsonb, boolean, jsonb, text, text, timestamptz) IS
-    'Changes messages of a queue that nobody has leased, and returns their ids, NULL for none: what is not NULL of priority, time and body, and if the message replaces another one, all that belongs to a body. What is only changed keeps its place in the order; what replaces another has that of its time.';
+    'Changes those of these messages that nobody has leased, and returns their ids, or NULL if there are none. Sets what is not NULL of priority, visible_at and message; where a message replaces another one, also its headers, reference, topic and expires_at. A message that is only changed keeps its place in the order; one that replaces another gets the place of its visible_at, unless keys take turns.';

@@ -14,7 +14,8 @@ BEGIN
         SELECT b.* FROM messages.batch b WHERE b.queue_name = end_batches.queue_name COLLATE "default" AND b.ended_at IS NULL
            FOR UPDATE SKIP LOCKED
     LOOP
-        -- One statement, one snapshot: what is requeued meanwhile is counted neither as ended nor as gone. And a new one for each batch.
+        -- One statement for both questions, because it has one snapshot: a message that is requeued meanwhile is either unfinished or ended
+        -- in it. If a message is unfinished, there is no row, and the total is NULL.
         SELECT r.total, jsonb_build_object('queue_name', one.queue_name, 'batch', one.batch, 'messages', r.total, 'results', r.results)
           INTO total, body
           FROM messages.batch_results(one.queue_name, one.batch, one.closed_at - interval '30 days') r
@@ -29,7 +30,7 @@ BEGIN
             UPDATE messages.batch b SET ended_at = clock_timestamp(), end_id = new_id, last_error = NULL
              WHERE b.queue_name = one.queue_name AND b.batch = one.batch;
         EXCEPTION WHEN OTHERS THEN
-            -- The others must not wait for it, nor whoever leases fail. It is tried again.
+            -- Neither the other batches nor whoever leases may suffer from it. The timer below tries it again.
             IF one.last_error IS DISTINCT FROM left(SQLERRM, 500) THEN
                 RAISE WARNING 'the end of batch % of queue % cannot be published: %', one.batch, one.queue_name, SQLERRM;
                 UPDATE messages.batch b SET last_error = left(SQLERRM, 500) WHERE b.queue_name = one.queue_name AND b.batch = one.batch;
@@ -41,4 +42,4 @@ BEGIN
      WHERE EXISTS (SELECT FROM messages.batch b WHERE b.queue_name = end_batches.queue_name COLLATE "default" AND b.ended_at IS NULL);
 END $$;
 COMMENT ON FUNCTION messages.end_batches(text) IS
-    'Publishes the end of each closed batch of a queue of which no message is unfinished, and as many have ended as are expected: once, because it locks the row of the batch. What another session ends now is left to that one. If any is left open, a timer comes a second later, or after a hundred times as long as this took, but within 30 seconds.';
+    'Publishes the end of each closed batch of a queue that has no unfinished message, and of which as many have ended as are expected: once, because it locks the row of the batch. A batch that another session ends now is left to that one. If any batch is left open, sets a timer for a second later, or for a hundred times as long as this took, but at most 30 seconds.';

@@ -8,7 +8,7 @@ DECLARE
     shares jsonb;
     front  timestamptz;
 BEGIN
-    -- Where the leases are: the first ready message, because the mark may lie a little before it.
+    -- The front is where the leases are: at the first ready message. The mark may lie a little before it.
     SELECT q.weights, coalesce(first.at, moment) INTO shares, front
       FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = fair_places.priority
      CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS begins) marked
@@ -18,16 +18,20 @@ BEGIN
            AND m.visible_at >= marked.begins AND m.visible_at <= moment AND m.lock_expires_at IS NULL
          ORDER BY m.visible_at LIMIT 1) first ON true
      WHERE q.queue_name = fair_places.queue_name COLLATE "default";
-    -- A turn of all keys takes 32 microseconds, in which each key has its own one, or as many as it has weight: number n lies
-    -- n * 32 / weight behind it. Each message gets the next of its key behind the front and behind the last that the key has.
+    -- A turn of all keys takes 32 microseconds of the lane. In it each key has one of these, by its hash, or as many as it has
+    -- weight: the place of number n lies own + n * 32 / weight microseconds after the epoch. Each message gets the first number of
+    -- its key that lies behind the front and behind the last message of the key, and those after it the next ones.
     RETURN ARRAY(
         SELECT 'epoch'::timestamptz + (turn.own + (turn.next + turn.nth) * 32 / turn.weight) * interval '1 us'
           FROM (SELECT last.number, last.nth, last.own, last.weight,
-                       (((extract(epoch FROM greatest(front, max(last.at) OVER (PARTITION BY last.key))) * 1000000)::bigint - last.own + 1) * last.weight + 31) / 32 AS next
+                       (((extract(epoch FROM greatest(front, max(last.at) OVER (PARTITION BY last.key))) * 1000000)::bigint
+                         - last.own + 1) * last.weight + 31) / 32 AS next
                   FROM (SELECT k.*, m.at
-                          FROM (SELECT given.key, given.number, hashtext(given.key) & 31 AS own, coalesce((shares -> given.key)::integer, 1) AS weight,
+                          FROM (SELECT given.key, given.number, hashtext(given.key) & 31 AS own,
+                                       coalesce((shares -> given.key)::integer, 1) AS weight,
                                        row_number() OVER (PARTITION BY given.key ORDER BY given.number) - 1 AS nth
                                   FROM unnest(keys) WITH ORDINALITY AS given (key, number)) k
+                          -- One step in the index for each key. What lies more than a minute ahead does not count.
                           LEFT JOIN LATERAL (
                             SELECT coalesce(m.due_at, m.visible_at) AS at FROM messages.message_rows m
                              WHERE k.nth = 0 AND m.queue_name = fair_places.queue_name COLLATE "default" AND m.fair_key = k.key COLLATE "default"
@@ -37,4 +41,4 @@ BEGIN
          ORDER BY turn.number);
 END $$;
 COMMENT ON FUNCTION messages.fair_places(text, integer, text[]) IS
-    'The places in a lane for messages of these keys, in this order, so that keys take turns: each key has the next turn of its own behind the front of the lane and behind its last message. What others have not committed is not seen.';
+    'The places in a lane for messages of these keys, in this order, so that keys take turns: each message gets the next place of its key behind the front of the lane and behind the last message of the key. Does not see what others have not committed.';

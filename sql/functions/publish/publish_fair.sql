@@ -27,7 +27,7 @@ BEGIN
     SELECT new.id, q.queue_name,
            CASE WHEN pg_column_size(new.body) <= least(1000, q.max_body_bytes) AND octet_length(new.body::text) <= least(1000, q.max_body_bytes) THEN new.body
                 ELSE messages.check_body(q.queue_name, new.body, q.max_body_bytes) END, publish_fair.priority, moment,
-           -- At the end of a delay it comes back to its place.
+           -- At the end of a delay the message comes back to its place.
            coalesce(due, new.place), CASE WHEN due IS NOT NULL THEN new.place END, moment + publish_fair.expires_in, publish_fair.headers,
            publish_fair."references"[new.number], publish_fair.topics[new.number], publish_fair.group_keys[new.number], new.key
       FROM messages.queue q

@@ -28,7 +28,8 @@ DECLARE
     after  messages.queue;
     given  CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object(
         'max_attempts', alter_queue.max_attempts, 'lease_for', alter_queue.lease_for, 'notify', alter_queue.notify,
-        'max_body_bytes', alter_queue.max_body_bytes, 'fair_by', alter_queue.fair_by, 'weights', alter_queue.weights, 'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
+        'max_body_bytes', alter_queue.max_body_bytes, 'fair_by', alter_queue.fair_by, 'weights', alter_queue.weights,
+        'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
         'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
         'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
         'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit,
@@ -36,7 +37,8 @@ DECLARE
         'handler_timeout', alter_queue.handler_timeout));
 BEGIN
     PERFORM messages.check_policy(alter_queue.max_attempts, alter_queue.lease_for, alter_queue.notify,
-                                  alter_queue.max_body_bytes, alter_queue.fair_by, alter_queue.weights, alter_queue.backoff_first, alter_queue.backoff_max,
+                                  alter_queue.max_body_bytes, alter_queue.fair_by, alter_queue.weights,
+                                  alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_leased_per_group,
                                   alter_queue.rate_limit, alter_queue.rate_period, alter_queue.rate_burst,

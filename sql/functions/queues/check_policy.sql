@@ -40,9 +40,9 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
     END IF;
     IF jsonb_typeof(weights) <> 'object' OR messages.json_bytes(weights) > 16384
-       OR jsonb_typeof(weights) = 'object'
-          AND jsonb_path_query_array(weights, '$.* ? (@.type() == "number" && @ >= 1 && @ <= 32 && @.floor() == @)') <> jsonb_path_query_array(weights, '$.*') THEN
-        RAISE EXCEPTION 'weights are no such object' USING ERRCODE = 'PQ004',
+       OR jsonb_path_query_array(weights, '$.* ? (@.type() == "number" && @ >= 1 && @ <= 32 && @.floor() == @)')
+          <> jsonb_path_query_array(weights, '$.*') THEN
+        RAISE EXCEPTION 'weights is not an object of weights' USING ERRCODE = 'PQ004',
             HINT = 'Give {"key": weight} of at most 16,384 bytes, each weight a whole number from 1 to 32.';
     END IF;
     IF notify NOT IN ('always', 'gated', 'off') THEN

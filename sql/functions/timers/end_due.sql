@@ -27,6 +27,7 @@ BEGIN
                      ORDER BY t.at LIMIT end_due.max_messages FOR UPDATE SKIP LOCKED) next) first
              WHERE first.before < end_due.max_messages))
         RETURNING t.lock_token, t.ids)
+    -- A timer without messages is that of the batches of the queue.
     SELECT array_agg(one.id) FILTER (WHERE one.id IS NOT NULL), array_agg(d.lock_token) FILTER (WHERE one.id IS NOT NULL), bool_or(one.id IS NULL)
       INTO known, tokens, of_batch FROM due d LEFT JOIN unnest(d.ids) AS one (id) ON true;
     more := coalesce(cardinality(known) >= end_due.max_messages, false);
@@ -40,7 +41,8 @@ BEGIN
     WITH over AS MATERIALIZED (
         SELECT m.id, m.expires_at <= moment OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_last
           FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id JOIN messages.queue q ON q.queue_name = m.queue_name
-         WHERE coalesce(m.lock_expires_at, least(m.visible_at, m.expires_at)) <= moment AND (t.lock_token IS NULL OR t.lock_token = m.lock_token OR m.expires_at <= moment))
+         WHERE coalesce(m.lock_expires_at, least(m.visible_at, m.expires_at)) <= moment
+           AND (t.lock_token IS NULL OR t.lock_token = m.lock_token OR m.expires_at <= moment))
     SELECT array_agg(o.id) FILTER (WHERE o.is_last), array_agg(o.id) FILTER (WHERE o.is_last IS NOT TRUE) INTO ended, free FROM over o;
     archived := messages.archive_ended(ended, moment);
     freed := messages.come_back(end_due.queue_name, free);

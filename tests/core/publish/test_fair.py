@@ -306,7 +306,7 @@ def test_a_body_that_replaces_another_takes_its_turn(conn: Connection, queue: Qu
     ("policy", "says"),
     [
         ({"fair_by": "colour"}, "fair_by is 'colour'. Give group or topic"),
-        ({"weights": {"a": 0}}, "weights are no such object"),
+        ({"weights": {"a": 0}}, "weights is not an object of weights"),
         ({"weights": {"a": 33}}, "each weight a whole number from 1 to 32"),
         ({"weights": {"a": 1.5}}, "weights"),
         ({"weights": {"a": "3"}}, "weights"),
