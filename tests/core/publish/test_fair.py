@@ -286,6 +286,32 @@ def test_a_message_that_comes_back_keeps_its_turn(conn: Connection, queue: Queue
     assert again.id == first.id
 
 
+@pytest.mark.parametrize("how", ["release", "delay", "expired"])
+def test_a_message_that_comes_back_gives_newcomers_no_turns_that_have_passed(
+    conn: Connection, queue: Queue, how: str
+) -> None:
+    queue("orders", fair_by="group")
+    if how == "delay":
+        run(conn, verbs.publish("orders", "old", delay=timedelta(milliseconds=300)))
+    fill(conn, "old", 3000)
+    settle(conn)
+    lease_for = timedelta(milliseconds=300) if how == "expired" else HOUR
+    (first,) = run(conn, verbs.lease("orders", lease_for=lease_for))
+    # The mark stays at the first of these, 2,000 turns before the next.
+    assert len(run(conn, verbs.lease("orders", max_messages=2000, lease_for=HOUR))) == 2000
+    if how == "release":
+        run(conn, verbs.release(first.lock_token, [first.id]))
+
+    def it_came() -> bool:
+        return run(conn, verbs.ready_queues(["orders"], count_up_to=2000))[0].ready == 1000
+
+    until(it_came, what="the message")
+    fill(conn, "new", 500)
+    found = Counter(order(conn, 200, at_once=200))
+    assert found["new"] <= 101
+    assert found["old"] >= 99
+
+
 def test_a_body_that_replaces_another_takes_its_turn(conn: Connection, queue: Queue) -> None:
     queue("orders", fair_by="group")
     key = {"headers": {"fair_key": "b"}, "dedup_key": "k"}
