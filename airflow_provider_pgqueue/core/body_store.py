@@ -27,7 +27,9 @@ from airflow_provider_pgqueue.core.query import query
 M = TypeVar("M", Message, DeadMessage)
 _KEY: Final = "pgqueue_body"
 # The database, the time and a random number: no name is ever used twice, and none leads out of the folder.
-_NAME: Final = re.compile(r"[0-9]+-[0-9]+-[0-9]{8}T[0-9]{6}-[0-9a-f]{32}")
+_NAME: Final = re.compile(r"[0-9]{1,20}-[0-9]{1,10}-[0-9]{8}T[0-9]{6}-[0-9a-f]{32}")
+# What looks like a pointer would be taken for one, also with white space or an escape in its JSON.
+_LOOKS_LIKE_ONE: Final = re.compile(rf'\s*{{\s*"({_KEY}"|[a-z_]*\\)')
 
 
 class Folder(Protocol):
@@ -50,7 +52,11 @@ class BodyStore:
     at_most: int = 268_435_455
 
     def __post_init__(self) -> None:
-        if not 0 <= self.above <= self.at_most:
+        if not hasattr(self.folder, "iterdir"):
+            raise InvalidArgument(
+                f"folder is a {type(self.folder).__name__}", 'Give a path, such as pathlib.Path("/var/lib/bodies").'
+            )
+        if not isinstance(self.above, int) or not 0 <= self.above <= self.at_most:
             raise InvalidArgument(f"above is {self.above}. Give a number of bytes from 0 to {self.at_most}.")
 
     def put(self, conn: psycopg.Connection[Any], body: Any) -> JsonText:
@@ -61,8 +67,7 @@ class BodyStore:
         """
         text = to_json(body)
         data = text.encode()
-        # What looks like a pointer would be taken for one.
-        if len(data) <= self.above and not text.lstrip().startswith(f'{{"{_KEY}"'):
+        if len(data) <= self.above and not _LOOKS_LIKE_ONE.match(text):
             return JsonText(text)
         if len(data) > self.at_most:
             raise MessageTooLarge(f"a body of {len(data)} bytes is too large: at_most is {self.at_most}")
@@ -88,7 +93,7 @@ class BodyStore:
         if not _NAME.fullmatch(name):
             raise wrong("the pointer to it has a name that this package does not give")
         if not 0 < size <= self.at_most:
-            raise wrong(f"it has {size} bytes, and at_most is {self.at_most}")
+            raise wrong(f"the pointer to it says another size than 1 to {self.at_most} bytes")
         try:
             with (self.folder / name).open("rb") as file:
                 # One more, because the file may be larger than the pointer says.

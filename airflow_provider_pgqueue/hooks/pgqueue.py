@@ -183,7 +183,7 @@ class PgQueueHook(PostgresHook):
         extra = self.connection_extra
         if not (url := extra.get("bodies_at")):
             return None
-        if "://" not in url:
+        if not isinstance(url, str) or "://" not in url:
             raise InvalidArgument(
                 f"bodies_at of connection {self.get_conn_id()!r} is {url!r}", "Give a URL such as s3://bucket/folder."
             )

@@ -115,6 +115,7 @@ def test_without_the_setting_a_large_body_is_refused_and_the_fix_names_it(conn_i
     ("extra", "said"),
     [
         ({"bodies_at": "bodies"}, "bodies_at of connection 'pgqueue_default' is 'bodies'. Give a URL"),
+        ({"bodies_at": 5}, "bodies_at of connection 'pgqueue_default' is 5. Give a URL"),
         ({"bodies_at": "file:///tmp", "bodies_above": "1 MB"}, "bodies_above of connection .* is '1 MB'"),
         ({"bodies_at": "file:///tmp", "bodies_above": -1}, "bodies_above of connection .* is -1"),
         ({"bodies_at": "file:///tmp", "bodies_above": 2**28}, "above is 268435456"),

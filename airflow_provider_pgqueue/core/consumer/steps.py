@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -93,5 +94,6 @@ class Steps:
 
 
 def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST or "\0" in name:
+    # Half of a surrogate pair cannot be sent; the name of a file may have one.
+    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST or re.search("[\0\ud800-\udfff]", name):
         raise InvalidArgument(f"the name of a step is {str(name)[:50]!r}", "Give a text of 1 to 255 characters.")

@@ -35,6 +35,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
+from airflow_provider_pgqueue.core.client import JsonText
 from airflow_provider_pgqueue.core.consumer import batch
 from airflow_provider_pgqueue.core.errors import MessageTooLarge
 from tests.waiting import until
@@ -118,9 +119,16 @@ def test_the_limit_is_the_size_of_the_text_in_bytes(conn: Connection, queue: Que
     assert (kept, pointer["pgqueue_body"]["bytes"]) == ("ünïx", 9)
     with pytest.raises(MessageTooLarge, match="a body of 5 bytes is too large: at_most is 4"):
         BodyStore(folder, above=2, at_most=4).put(conn, "abc")
-    for above in (-1, 5):
+    above: Any
+    for above in (-1, 5, "3", None):
         with pytest.raises(InvalidArgument, match=f"above is {above}"):
             BodyStore(folder, above=above, at_most=4)
+
+
+def test_a_folder_that_is_a_text_is_refused_before_the_first_large_body() -> None:
+    text: Any = "/var/lib/bodies"
+    with pytest.raises(InvalidArgument, match=r"folder is a str\. Give a path, such as pathlib\.Path"):
+        BodyStore(text)
 
 
 @pytest.mark.parametrize("body", [{"pgqueue_body": 1}, {"pgqueue_body": {"name": "../x", "bytes": 1, "sha256": "0"}}])
@@ -130,6 +138,16 @@ def test_a_body_that_looks_like_a_pointer_comes_out_as_it_went_in(
     queue()
     publish(conn, store, body)
     assert drained(conn, store) == [body]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{ "pgqueue_body": 1}', '\n{\n"pgqueue_body" :1}', '{"\\u0070gqueue_body": 1}', '{"pgqueue\\u005fbody": 1}'],
+)
+def test_so_does_one_that_is_json_text_already(conn: Connection, queue: Queue, store: BodyStore, text: str) -> None:
+    queue()
+    publish(conn, store, JsonText(text))
+    assert drained(conn, store) == [{"pgqueue_body": 1}]
 
 
 def test_no_name_is_used_twice_whatever_the_body(conn: Connection, store: BodyStore, folder: Path) -> None:
@@ -275,6 +293,7 @@ HOSTILE = [
         f"{GOOD}\0",
         GOOD.upper(),
         GOOD.replace("7", "\u0667"),
+        "7" * 3000 + GOOD,
         7,
         None,
         [GOOD],
@@ -302,6 +321,7 @@ def test_a_pointer_leads_nowhere_but_to_a_file_that_the_store_named(
     (error,) = failures(conn).values()
     assert "the body of message 1 of queue orders in" in error
     assert "cannot be had: the pointer to it" in error
+    assert len(error) < 500  # a part of the body must not fill an error
 
 
 def _pointer(name: Any, data: bytes) -> Any:
@@ -317,9 +337,10 @@ def _fields(conn: Connection, queue: Queue) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"bytes": 2**31}, "it has 2147483648 bytes, and at_most is"),
-        ({"bytes": 0}, "it has 0 bytes"),
-        ({"bytes": -1}, "it has -1 bytes"),
+        ({"bytes": 2**31}, "another size than 1 to 268435455 bytes"),
+        ({"bytes": 0}, "another size than 1 to"),
+        ({"bytes": -1}, "another size than 1 to"),
+        ({"bytes": 10**4000}, "another size than 1 to"),
         ({"bytes": "8"}, "the pointer to it is malformed"),
         ({"bytes": 8.5}, "the pointer to it is malformed"),
         ({"bytes": 7}, "it is not what was published"),

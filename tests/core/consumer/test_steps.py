@@ -443,7 +443,7 @@ def test_a_message_keeps_at_most_1000_steps_and_a_megabyte(conn: Connection, one
             run(conn, verbs.record_step(held.lock_token, one, "a", "x" * 65000))
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, None, 5, "a\0"])
+@pytest.mark.parametrize("name", ["", "x" * 256, None, 5, "a\0", "a\udce9"])
 def test_a_name_that_cannot_be_kept_is_refused_before_the_step_is_done(conn: Connection, one: int, name: Any) -> None:
     (message,) = run(conn, verbs.lease("orders"))
     with Lease(conn, [message], lease_for=MINUTE), pytest.raises(InvalidArgument, match="the name of a step is"):
