@@ -32,7 +32,7 @@ class Unreadable:
     reason: str
 
 
-class Steps(Protocol):
+class StepStore(Protocol):
     """What keeps the steps of messages: core.consumer.steps."""
 
     def run(self, id_: int, name: str, function: Callable[[], Any]) -> Any: ...
@@ -60,7 +60,7 @@ class Message:
     created_at: datetime
     lock_token: UUID | None = None
     lock_expires_at: datetime | None = None
-    _steps: Steps | None = field(default=None, repr=False)
+    _steps: StepStore | None = field(default=None, repr=False)
 
     def step(self, name: str, function: Callable[[], Any]) -> Any:
         """Call the function, keep its result and return it; if an attempt before kept one, return that without a call.
@@ -80,7 +80,7 @@ class Message:
         """Do in an `async def` handler what `step` does, with a function that may be one, too."""
         return await self._held_steps().run_async(self.id, name, function)
 
-    def _held_steps(self) -> Steps:
+    def _held_steps(self) -> StepStore:
         if self._steps is None:
             raise InvalidArgument(
                 f"no lease of this process holds message {self.id}",

@@ -34,7 +34,7 @@ from airflow_provider_pgqueue.core.errors import (
     UnremediedMessages,
 )
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.export import export_archive, export_files, exported_queues
+from airflow_provider_pgqueue.export import export_archive, export_files, exported_queues, partition
 from airflow_provider_pgqueue.export.chunk import checksum_of
 from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.export.exporter import Exporter
@@ -73,8 +73,9 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def do(session: SparkSession, dsn: str, target: Path) -> Export:
+def do(session: SparkSession, dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     """Export to the target as the owner of the tests: `do(drop=True)`."""
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 1000)
 
     def call(**options: Any) -> dict[str, Any]:
         return export(session, dsn=dsn, **{"target": str(target), "parallelism": 2} | options)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import progress
 from airflow_provider_pgqueue.core.progress import watching
+from airflow_provider_pgqueue.export import partition
 from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark import export, reconcile, replay, triage
 from airflow_provider_pgqueue.spark.jobs.job import Job
@@ -112,7 +113,8 @@ def test_an_export_counts_the_parts_that_are_in_files(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    name = make_partition(conn, 40, 3000, pages_of_part=3)
+    name = make_partition(conn, 40, 3000)
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 100)
     monkeypatch.setattr(progress, "_EVERY", 0.02)
     with caplog.at_level(logging.INFO):
         export(session, target=str(tmp_path), dsn=dsn, drop=True)

@@ -66,7 +66,7 @@ def _rule_of(hint: Any) -> argument.Rule:
         return lambda value: None if value is None or isinstance(value, str) else argument.timed(value)
     if any(get_origin(kind) is Mapping for kind in kinds):
         return argument.optional(argument.json_object)
-    rule = argument.truth if bool in kinds else argument.whole(0, 2**31 - 1) if int in kinds else argument.any_text
+    rule = argument.truth if bool in kinds else argument.whole(0, 10**12) if int in kinds else argument.any_text
     return argument.optional(rule)
 
 

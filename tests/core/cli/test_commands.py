@@ -164,7 +164,7 @@ def test_topic_and_keys_are_published(pgqueue: Pgqueue, conn: Connection, queue:
         (b"{secret", "line 3 is not JSON: Expecting property name enclosed in double quotes at column 2."),
         (b'{"a": NaN}', "line 3: NaN is not JSON."),
         (b'"secret \\u0000"', "line 3: \\u0000 cannot be stored."),
-        (b'"secret \\ud800"', "line 3: the value has a lone surrogate."),
+        (b'"secret \\ud800"', "line 3: the value has half of a surrogate pair."),
         (b'"secret \xff"', "line 3 is not UTF-8."),
         (b"[" * 100_000, "line 3 is nested too deep."),
         (b"1" * 5000, "line 3 has a number that is too long."),
@@ -361,7 +361,7 @@ def test_the_defaults_that_the_help_shows_are_those_of_a_new_queue(pgqueue: Pgqu
     options = [one for one in create.params if isinstance(one, click.Option) and one.help and "[default: " in one.help]
     for option in options:
         (shown,) = re.findall(r"\[default: (.*)\]$", option.help or "")
-        if shown in ("forever", "no limit", "not paused"):
+        if shown in ("forever", "no limit", "no turns", "1 for each key", "not paused"):
             assert row[option.name] in (None, False), option.name
         else:
             value = option.type_cast_value(context, shown)
