@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     -- The front is where the leases are: at the first ready message. The mark may lie a little before it.
     SELECT q.weights, coalesce(first.at, moment) INTO shares, front
-      FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = fair_places.priority
+      FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = fair_places.priority
      CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS begins) marked
       LEFT JOIN LATERAL (
         SELECT m.visible_at AS at FROM messages.message_rows m

@@ -377,3 +377,11 @@ def test_the_age_of_a_message_is_no_older_than_the_message(conn: Connection, que
         "SELECT oldest_age FROM messages.status('orders', exact => true)",
     ):
         assert conn.execute(ask.encode()).fetchone()[0] < timedelta(hours=1), ask  # type: ignore[index]
+
+
+def test_a_publish_needs_no_lane_that_somebody_deleted(conn: Connection, queue: Queue) -> None:
+    queue("orders", fair_by="topic")
+    conn.execute("DELETE FROM messages.lane WHERE queue_name = 'orders'")
+    run(conn, verbs.publish("orders", "a", topic="a"))
+    conn.execute("SELECT messages.upkeep()")
+    assert order(conn, 1) == ["a"]
