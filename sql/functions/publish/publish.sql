@@ -60,7 +60,7 @@ BEGIN
         EXIT WHEN new_id IS NOT NULL;
         admitted := messages.admit(publish.queue_name, publish.priority, 1);
         IF NOT admitted THEN               -- keys take turns
-            RETURN messages.publish_fair(
+            RETURN messages.publish_batch(
                 publish.queue_name, jsonb_build_array(publish.message), publish.priority, publish.delay, publish.expires_in, publish.headers,
                 ARRAY[publish.reference], publish.visible_at, ARRAY[publish.topic], ARRAY[publish.group_key]);
         END IF;
