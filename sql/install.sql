@@ -23,6 +23,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Publish
 \ir functions/publish/fair_keys.sql
+\ir functions/publish/fair_front.sql
 \ir functions/publish/fair_places.sql
 \ir functions/publish/publish.sql
 \ir functions/publish/publish_batch.sql

@@ -13,17 +13,12 @@ BEGIN
            -- It may have got a new delay since it was found to be due.
            AND (m.visible_at <= moment OR m.visible_at = 'infinity') FOR UPDATE SKIP LOCKED),
     -- Microseconds keep those in their order that enter at one mark, which goes back to the first of them.
-    -- Where keys take turns they enter at the first ready message, because turns are counted from there, and the mark may lie
-    -- as many turns before it as the last lease had messages.
+    -- Where keys take turns they enter at the front, which may lie behind the mark.
     front AS MATERIALIZED (
-        SELECT l.queue_name, l.priority, l.mark, marked.begins AS marked, coalesce(first.at, marked.begins) AS begins
+        SELECT l.queue_name, l.priority, l.mark, marked.at AS marked,
+               coalesce(CASE WHEN q.fair_by IS NOT NULL THEN messages.fair_front(l.queue_name, l.priority) END, marked.at) AS begins
           FROM messages.lane l JOIN messages.queue q ON q.queue_name = l.queue_name
-         CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS begins) marked
-          LEFT JOIN LATERAL (
-            SELECT m.visible_at AS at FROM messages.message_rows m
-             WHERE q.fair_by IS NOT NULL AND m.queue_name = l.queue_name AND m.priority = l.priority
-               AND m.visible_at >= marked.begins AND m.visible_at <= moment AND m.lock_expires_at IS NULL
-             ORDER BY m.visible_at LIMIT 1) first ON true
+         CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS at) marked
          WHERE l.queue_name = come_back.queue_name COLLATE "default" AND l.priority = ANY (ARRAY(SELECT DISTINCT f.priority FROM free f))),
     numbered AS (
         SELECT f.*, l.mark, l.marked, begins, begins - row_number() OVER (ORDER BY f.was DESC, f.id DESC) * interval '1 us' AS before

@@ -4,20 +4,9 @@ SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off 
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment CONSTANT timestamptz := clock_timestamp();
-    shares jsonb;
-    front  timestamptz;
+    front  CONSTANT timestamptz := coalesce(messages.fair_front(fair_places.queue_name, fair_places.priority), clock_timestamp());
+    shares CONSTANT jsonb       := (SELECT q.weights FROM messages.queue q WHERE q.queue_name = fair_places.queue_name COLLATE "default");
 BEGIN
-    -- The front is where the leases are: at the first ready message. The mark may lie a little before it.
-    SELECT q.weights, coalesce(first.at, moment) INTO shares, front
-      FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = fair_places.priority
-     CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS begins) marked
-      LEFT JOIN LATERAL (
-        SELECT m.visible_at AS at FROM messages.message_rows m
-         WHERE m.queue_name = fair_places.queue_name COLLATE "default" AND m.priority = fair_places.priority
-           AND m.visible_at >= marked.begins AND m.visible_at <= moment AND m.lock_expires_at IS NULL
-         ORDER BY m.visible_at LIMIT 1) first ON true
-     WHERE q.queue_name = fair_places.queue_name COLLATE "default";
     -- A turn of all keys takes 32 microseconds of the lane. In it each key has one of these, by its hash, or as many as it has
     -- weight: the place of number n lies own + n * 32 / weight microseconds after the epoch. Each message gets the first number of
     -- its key that lies behind the front and behind the last message of the key, and those after it the next ones.
