@@ -1,6 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.fair_places(queue_name text, priority integer, keys text[]) RETURNS timestamptz[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+-- Without statistics the planner would sort all of the lane to find the last message of a key.
 AS $$
 #variable_conflict use_column
 DECLARE

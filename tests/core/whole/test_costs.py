@@ -193,6 +193,9 @@ def lease_under_held_snapshot(connect: Connect, messages: int, cycles: int, wind
     return Cost(late.buffers, late.wal, late.buffers / early.buffers)
 
 
+FAIR_PUBLISH = "SELECT messages.publish('orders', %s, headers => '{\"fair_key\": \"key 0\"}')"
+
+
 def fair_keys(conn: Connection, keys: int, each: int) -> None:
     """Publish each key on its own, so that messages that follow each other in turns lie on different pages."""
     conn.execute("SELECT messages.alter_queue('orders', fair_by => 'group')")
@@ -231,18 +234,30 @@ def lease_of_keys(connect: Connect, messages: int, keys: int, held: bool) -> Cos
 def publish_of_key(connect: Connect, held: bool) -> Cost:
     """Return what a publish costs next to 100,000 messages of its key, and after they were drained, next to 100."""
     conn, holder = connect(), connect()
-    call = "SELECT messages.publish('orders', %s, headers => '{\"fair_key\": \"key 0\"}')"
     fair_keys(conn, 1, 100)
-    early = repeated(conn, call, 1, lambda: [BODY])
+    early = repeated(conn, FAIR_PUBLISH, 1, lambda: [BODY])
     fair_publish(conn, "key 0", 100_000)
-    late = repeated(conn, call, 1, lambda: [BODY])
+    late = repeated(conn, FAIR_PUBLISH, 1, lambda: [BODY])
     if held:
         holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM messages.message LIMIT 1")
     while conn.execute("SELECT FROM messages.consume('orders', 10000)").rowcount:
         pass
-    drained = repeated(conn, call, 1, lambda: [BODY])
+    drained = repeated(conn, FAIR_PUBLISH, 1, lambda: [BODY])
     most = max(late.buffers, drained.buffers)
     return Cost(most, max(late.wal, drained.wal), most / early.buffers)
+
+
+def publish_among_keys(connect: Connect, keys: int) -> Cost:
+    """Return what a publish costs where many keys take turns and nobody has collected statistics, next to one key."""
+    costs = []
+    for number in (1, keys):
+        conn = connect()
+        fair_keys(conn, number, 20_000 // number)
+        conn.execute("VACUUM messages.message_rows")
+        costs.append(repeated(connect(), FAIR_PUBLISH, 1, lambda: [BODY]))
+        conn.execute("SELECT messages.purge_queue('orders')")
+    one, many = costs
+    return Cost(many.buffers, many.wal, many.buffers / one.buffers)
 
 
 # What each scenario may cost: 1.15 of the most that was measured, on an idle or a busy machine; then its arguments.
@@ -277,6 +292,7 @@ COSTS: dict[str, tuple[Any, ...]] = {
     "lease of 100, 1,000 keys": (Cost(736, 26_000, 1.4), lease_of_keys, 100, 1000, False),
     "lease of 1, 1,000 keys, held snapshot": (Cost(40, 480, 2.0), lease_of_keys, 1, 1000, True),
     "publish of 1, keys take turns": (Cost(40, 580, 1.4), publish_of_key, False),
+    "publish of 1, 1,000 keys": (Cost(45, 580, 1.2), publish_among_keys, 1000),
     "publish of 1, keys take turns, held snapshot": (Cost(51, 580, 1.8), publish_of_key, True),
 }
 
