@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import psycopg
 import pytest
+from airflow.sdk import DAG
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -16,6 +18,12 @@ from tests.waiting import until
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 Run = Callable[..., Any]
+
+
+def test_airflow_can_import_the_dags_of_the_chaos() -> None:
+    module = import_module("tools.chaos.dags.waiting")
+    dags = [value.dag_id for value in vars(module).values() if isinstance(value, DAG)]
+    assert sorted(dags) == ["chaos_deferred", "chaos_waited", "chaos_watched"]
 
 
 def test_the_example_of_long_work_ships_each_order_in_steps(

@@ -7,6 +7,7 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher
@@ -35,11 +36,10 @@ def handle(message: Message) -> Outcome | None:
     return None
 
 
-def consume(queue_name: str, *, wait: bool = False) -> PgQueueConsumeOperator:
+def consume(queue_name: str, **how: Any) -> PgQueueConsumeOperator:
     return PgQueueConsumeOperator(
-        task_id="consume", queue_name=queue_name, apply_function=handle, batch_size=20, lease_for=LEASE,
-        wait_for_messages=wait, wait_timeout=timedelta(seconds=60) if wait else None, poll_interval=5, retries=2,
-        max_messages=1000,
+        task_id="consume", queue_name=queue_name, apply_function=handle, batch_size=20, lease_for=LEASE, retries=2,
+        max_messages=1000, **how,
     )  # fmt: skip
 
 
@@ -54,4 +54,4 @@ with DAG("chaos_waited", schedule=OFTEN, start_date=LONG_AGO, max_active_runs=1,
     PgQueueMessageSensor(task_id="wait", queue_name="d_waited", poll_interval=5, timeout=60) >> consume("d_waited")
 
 with DAG("chaos_deferred", schedule=OFTEN, start_date=LONG_AGO, max_active_runs=1, catchup=False) as deferred:
-    consume("d_deferred", wait=True)
+    consume("d_deferred", wait_for_messages=True, wait_timeout=timedelta(seconds=60), poll_interval=5)
