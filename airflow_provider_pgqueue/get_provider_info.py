@@ -38,7 +38,13 @@ def get_provider_info() -> dict[str, Any]:
             "operators.spark",
         ),
         "sensors": _modules("sensors.message", "sensors.dead_message", "sensors.outcome"),
-        "triggers": _modules("triggers.message", "triggers.dead_message", "triggers.dispatch", "triggers.outcome"),
+        "triggers": _modules(
+            "triggers.message",
+            "triggers.dead_message",
+            "triggers.broken_queue",
+            "triggers.dispatch",
+            "triggers.outcome",
+        ),
         "task-decorators": [
             {"name": "pgqueue", "class-name": f"{_PACKAGE}.decorators.pgqueue.pgqueue_task"},
         ],

@@ -71,6 +71,7 @@ from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 from airflow_provider_pgqueue.tasks import completion
 from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTrigger
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
@@ -659,6 +660,7 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
 OTHERS: dict[type[Any], dict[str, Any]] = {
     PgQueueMessageTrigger: {"queue_name": "orders"},
     PgQueueDeadMessageTrigger: {"queue_name": "orders"},
+    PgQueueBrokenQueueTrigger: {"queue_name": "orders"},
     PgQueueOutcomeTrigger: {"ids": [1]},
     PgQueueNotifier: {"queue_name": "alarms"},
 }

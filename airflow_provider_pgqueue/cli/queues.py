@@ -78,6 +78,11 @@ _POLICY = (
         type=click.Choice(["block", "skip"]),
         help="Whether a dead message holds back the rest of its group, or is skipped.",
     ),
+    click.option(
+        "--break-after",
+        type=int,
+        help="After how many failed attempts in a row with one cause the queue stops itself; 0 for never.",
+    ),
     click.option("--dedup-window", type=duration, help="How long a deduplication key is remembered."),
 )
 
@@ -102,6 +107,7 @@ _DEFAULTS: Final = {
     "rate_burst": "1",
     "handler_timeout": "no limit",
     "on_dead_head": "block",
+    "break_after": "no limit",
     "dedup_window": "1d",
 }
 

@@ -145,6 +145,14 @@ class ReadyQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenQueue:
+    """A queue that stopped itself, because its last attempts all failed with one cause."""
+
+    queue_name: str
+    broken_since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedQueue:
     """A queue for which nobody should wait: it is `paused`, or there is none of this name that the login may see."""
 
@@ -197,6 +205,7 @@ class QueueStatus:
     upkeep_age: timedelta | None
     counted_up_to: int | None
     limited_until: datetime | None
+    broken_since: datetime | None
 
     def seen(self, name: Literal["depth", "ready", "leased", "delayed", "dead"]) -> int:
         """Return a number as people see it: `10,000+` where there are more than were counted."""

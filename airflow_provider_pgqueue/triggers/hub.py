@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
 _FINISHED: Final = "message_finished"
+_BROKEN: Final = "queue_broken"
 _PATIENCE: Final = 2.0  # seconds that a lost connection waits for its arguments before it uses those of before
 _LONGEST: Final = 10.0  # seconds that the first connection waits for them before the log says so
 _MIN_GAP: Final = 0.2  # seconds between two looks
@@ -177,7 +178,7 @@ class _Hub:
             self._look,
             min_gap=_MIN_GAP,
             deadline=None,
-            channels=(*CHANNELS, _FINISHED),
+            channels=(*CHANNELS, _FINISHED, _BROKEN),
             name=f"Airflow connection {conn_id!r}",
         )
         self._known: dict[str, Any] | None = None

@@ -53,6 +53,8 @@ def is_behind(known_until: datetime) -> bool:
 def needs(queue: QueueStatus) -> list[str]:
     """Return why somebody should look at a queue, most pressing first; health() warns at the same bounds."""
     found = []
+    if queue.broken_since:
+        found.append("broken")
     if queue.oldest_age is not None and queue.oldest_age > _LATE:
         found.append("late")
     if queue.dead:
@@ -74,7 +76,7 @@ _KEYS: Final[dict[str, Callable[[QueueStatus], Any]]] = {
     "delayed": lambda queue: queue.delayed,
     "age": _age,
     "dead": lambda queue: queue.dead,
-    "attention": lambda queue: ([why in needs(queue) for why in ("late", "dead", "paused")], _age(queue)),
+    "attention": lambda queue: ([why in needs(queue) for why in ("broken", "late", "dead", "paused")], _age(queue)),
 }
 ORDERS: Final = ("-attention", *(f"{sign}{key}" for key in _KEYS for sign in ("", "-") if key != "attention"))
 

@@ -34,6 +34,7 @@ _NUMBERS: Final = (
     "rate_burst",
     "max_depth",
     "max_body_bytes",
+    "break_after",
 )
 _CHOICES: Final = {
     "fair_by": ("", "group", "topic"),

@@ -245,8 +245,8 @@ class Nemesis:
         with self.admin() as conn:
             conn.execute(
                 "SELECT setval(sequence, greatest(1, (%s * extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
-                " FROM (SELECT mark AS sequence FROM messages.lane UNION ALL SELECT unnest(ARRAY[look_due, rate_mark])"
-                " FROM messages.queue) x"
+                " FROM (SELECT mark AS sequence FROM messages.lane"
+                "       UNION ALL SELECT unnest(ARRAY[look_due, rate_mark, probe]) FROM messages.queue) x"
                 " WHERE sequence IS NOT NULL",
                 [self.random.choice([0, 1, 2])],
             )

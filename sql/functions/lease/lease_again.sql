@@ -7,6 +7,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     policy  messages.queue;
+    limited boolean;
     again   boolean;
     ready   tid[];
     grouped tid[];
@@ -14,16 +15,21 @@ BEGIN
     moment := clock_timestamp();
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
     PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
+    IF policy.broken_since IS NOT NULL AND NOT messages.is_broken(policy) THEN
+        PERFORM messages.open_queue(lease_again.queue_name);
+        policy.broken_since := NULL;
+    END IF;
+    limited := policy.rate_limit IS NOT NULL OR policy.broken_since IS NOT NULL;
     -- Messages that a look frees stay locked until the commit, and the transaction of a consumer lasts as long as its work.
     again := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
     IF policy.max_leased IS NOT NULL AND tries = 1 AND NOT consumes THEN
         wanted := least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
         again := true;
     END IF;
-    IF policy.rate_limit IS NOT NULL THEN
+    IF limited THEN
         wanted := least(wanted, (SELECT r.leases FROM messages.rate_left(policy, clock_timestamp()) r));
     END IF;
-    IF wanted > 0 AND (policy.rate_limit IS NOT NULL OR NOT again) THEN
+    IF wanted > 0 AND (limited OR NOT again) THEN
         -- Messages that were put behind others of their groups stood in the way of these, or nobody made the mark of their lane.
         SELECT array_agg(m.tid), array_agg(m.tid) FILTER (WHERE m.group_key IS NOT NULL) INTO ready, grouped FROM (
             SELECT m.* FROM (SELECT l.priority, messages.stored_time(l.mark, lease_again.moment) AS begins FROM messages.lane l
@@ -35,14 +41,14 @@ BEGIN
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > lease_again.moment)
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
                    AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern)
-                 ORDER BY m.visible_at LIMIT CASE WHEN policy.rate_limit IS NULL THEN 1 ELSE wanted END FOR UPDATE SKIP LOCKED) m
-             LIMIT CASE WHEN policy.rate_limit IS NULL THEN 1 ELSE wanted END) m;
+                 ORDER BY m.visible_at LIMIT CASE WHEN limited THEN wanted ELSE 1 END FOR UPDATE SKIP LOCKED) m
+             LIMIT CASE WHEN limited THEN wanted ELSE 1 END) m;
         again := ready IS NOT NULL;
     END IF;
     -- Ten tries at most, even if more becomes ready meanwhile.
     IF NOT again OR tries >= 10 THEN
         wanted := 0;
-    ELSIF policy.rate_limit IS NOT NULL AND wanted > 0 THEN
+    ELSIF limited AND wanted > 0 THEN
         -- Only what will be leased uses up the rate.
         IF grouped IS NOT NULL THEN
             ready := ARRAY(SELECT unnest(ready) EXCEPT SELECT unnest(grouped))
@@ -50,6 +56,8 @@ BEGIN
         END IF;
         IF cardinality(ready) > 0 THEN
             SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;
+            PERFORM setval(policy.probe, m.id) FROM messages.message_rows m
+              WHERE m.ctid = ready[1] AND wanted > 0 AND policy.broken_since IS NOT NULL;
         ELSE
             -- All of them were put behind others of their groups just now; others may be ready after them.
             SELECT a.wanted, a.moment INTO wanted, moment FROM messages.lease_again(lease_again.queue_name, wanted, tries + 1, consumes, pattern) a;
@@ -59,4 +67,4 @@ BEGIN
     moment := clock_timestamp();
 END $$;
 COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS
-    'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, and at the first try for as many as a max_leased allows; under a rate_limit for as many as it allows, which this call uses up. Errors as in lease.';
+    'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, and at the first try for as many as a max_leased allows; under a rate_limit, or while the queue is broken, for as many as rate_left allows, which this call uses up. Opens a queue whose probe succeeded. Errors as in lease.';

@@ -4,11 +4,17 @@ CREATE OR REPLACE FUNCTION messages.rate_left(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    now  bigint := extract(epoch FROM moment) * 1000000;
-    room bigint;
+    now    bigint  := extract(epoch FROM moment) * 1000000;
+    broken boolean := policy.broken_since IS NOT NULL AND messages.is_broken(policy);
+    room   bigint;
 BEGIN
-    step := ceil(extract(epoch FROM policy.rate_period) * 1000000 / policy.rate_limit);
-    room := policy.rate_burst * step;
+    IF policy.rate_limit IS NULL AND NOT broken THEN
+        RETURN;
+    END IF;
+    -- Each pause of a broken queue is as long as it has been broken: they double.
+    step := CASE WHEN broken THEN extract(epoch FROM greatest(interval '1 ms', policy.backoff_first, least(policy.backoff_max, moment - policy.broken_since))) * 1000000
+                 ELSE ceil(extract(epoch FROM policy.rate_period) * 1000000 / policy.rate_limit) END;
+    room := CASE WHEN broken THEN 1 ELSE policy.rate_burst END * step;
     -- Without a mark no lease is left; the upkeep makes the mark again.
     spent := CASE WHEN policy.rate_mark IS NULL THEN now + room ELSE coalesce(pg_sequence_last_value(policy.rate_mark), 0) END;
     -- A time that lies further ahead was stored before the clock went back, or before the policy changed.
@@ -19,4 +25,4 @@ BEGIN
     next_at := 'epoch'::timestamptz + (spent + (leases + 1) * step - room) * interval '1 us';
 END $$;
 COMMENT ON FUNCTION messages.rate_left(messages.queue, timestamptz) IS
-    'How many more messages the rate_limit of a queue allows to be leased at that time, and when it allows one more than these. Each uses up a step, in microseconds: spent is the time up to which the rate is used up.';
+    'How many more messages the rate_limit of a queue allows to be leased at that time, or, while it is broken, one after each pause; NULL for any number; and when it allows one more than these. Each uses up a step, in microseconds: spent is the time up to which the rate is used up.';

@@ -18,7 +18,8 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     rate_period     interval DEFAULT NULL,
     rate_burst      integer  DEFAULT NULL,
     max_depth       bigint   DEFAULT NULL,
-    handler_timeout interval DEFAULT NULL
+    handler_timeout interval DEFAULT NULL,
+    break_after     integer  DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
@@ -34,7 +35,7 @@ DECLARE
         'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
         'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit,
         'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst, 'max_depth', alter_queue.max_depth,
-        'handler_timeout', alter_queue.handler_timeout));
+        'handler_timeout', alter_queue.handler_timeout, 'break_after', alter_queue.break_after));
 BEGIN
     PERFORM messages.check_policy(alter_queue.max_attempts, alter_queue.lease_for, alter_queue.notify,
                                   alter_queue.max_body_bytes, alter_queue.fair_by, alter_queue.weights,
@@ -42,7 +43,7 @@ BEGIN
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_leased_per_group,
                                   alter_queue.rate_limit, alter_queue.rate_period, alter_queue.rate_burst,
-                                  alter_queue.max_depth, alter_queue.handler_timeout);
+                                  alter_queue.max_depth, alter_queue.handler_timeout, alter_queue.break_after);
     BEGIN
         IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group > 1 THEN     -- in the order of drop_queue
             LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;
@@ -76,9 +77,10 @@ BEGIN
            rate_limit      = nullif(coalesce(alter_queue.rate_limit, q.rate_limit), 0),
            rate_period     = coalesce(alter_queue.rate_period, q.rate_period),
            rate_burst      = coalesce(alter_queue.rate_burst, q.rate_burst),
-           rate_mark       = CASE WHEN alter_queue.rate_limit > 0 AND q.rate_mark IS NULL THEN messages.create_mark() ELSE q.rate_mark END,
            max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
-           handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
+           handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0'),
+           break_after     = nullif(coalesce(alter_queue.break_after, q.break_after), 0),
+           broken_since    = CASE WHEN alter_queue.paused IS NOT FALSE AND alter_queue.break_after IS DISTINCT FROM 0 THEN q.broken_since END
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
@@ -90,6 +92,7 @@ BEGIN
         PERFORM messages.record_audit(CASE given WHEN '{"paused": true}' THEN 'pause_queue' WHEN '{"paused": false}' THEN 'resume_queue'
                                                  ELSE 'alter_queue' END, alter_queue.queue_name, given, NULL);
     END IF;
+    PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0 OR alter_queue.break_after > 0;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, max_depth, retention and handler_timeout, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval, integer) IS
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, max_depth, retention, handler_timeout and break_after, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

@@ -16,7 +16,8 @@ CREATE OR REPLACE FUNCTION messages.check_policy(
     rate_period     interval,
     rate_burst      integer,
     max_depth       bigint,
-    handler_timeout interval
+    handler_timeout interval,
+    break_after     integer
 ) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -35,6 +36,7 @@ BEGIN
     PERFORM messages.check_number('rate_burst', rate_burst, 1, 10000);
     PERFORM messages.check_number('max_depth', max_depth, 0, 1000000000000);
     PERFORM messages.check_duration('handler_timeout', handler_timeout, '0', '30 days');
+    PERFORM messages.check_number('break_after', break_after, 0, 100);
     IF fair_by NOT IN ('group', 'topic', '') THEN
         RAISE EXCEPTION 'fair_by is %', quote_literal(left(fair_by, 100))
             USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
@@ -54,5 +56,5 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give block or skip.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, text, jsonb, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval) IS
+COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, text, jsonb, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval, integer) IS
     'Raises PQ004 for a policy value out of range; NULL means not given.';

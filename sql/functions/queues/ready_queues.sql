@@ -16,7 +16,7 @@ AS $$
                ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
     SELECT q.queue_name, least(sum(found.ready), free.leases, min(rate.leases))::bigint,
            moment - min(found.oldest),
-           -- No ring follows when a rate_limit allows the next lease, when the lease of another consumer ends, or when the transaction
+           -- No ring follows when a rate_limit or a pause allows the next lease, when the lease of another consumer ends, or when the transaction
            -- commits that finished the previous message of a group.
            CASE WHEN sum(found.ready) > 0 AND min(rate.leases) = 0 THEN max(rate.next_at) - moment ELSE
            least(CASE WHEN sum(found.ready) > 0 AND (free.leases = 0 OR bool_or(found.grouped)) OR bool_or(behind.waits) THEN interval '1 s' END,
@@ -54,7 +54,8 @@ AS $$
                         SELECT count(*) FROM messages.message_rows m
                          WHERE m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = q.queue_name))
                            AND m.lock_expires_at > moment)) END AS leases) free
-      LEFT JOIN LATERAL (SELECT r.leases, r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL) rate ON true
+      LEFT JOIN LATERAL (SELECT r.leases, r.next_at FROM messages.rate_left(q, moment) r
+                          WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0) rate ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
@@ -63,4 +64,4 @@ AS $$
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s')
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow, one at most of a queue that is broken), or later (next_in: when a delay or a lease ends, when rate_limit or the pause of a broken queue allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

@@ -30,6 +30,7 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "SELECT messages.upkeep()": (ADMIN, ()),
     "SELECT messages.run_schedules()": (ADMIN, ()),
     "SELECT messages.alter_queue(%L": (ADMIN, ("orders",)),
+    "SELECT messages.resume_queue(%L)": (ADMIN, ("orders",)),
     "SELECT * FROM messages.requeue_dead(%L)": (ADMIN, ("orders",)),
     "SELECT * FROM messages.dead_causes(%L)": (ADMIN, ("orders",)),
     "SET statement_timeout = 0; SELECT messages.": (ADMIN, ()),

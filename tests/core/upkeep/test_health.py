@@ -42,6 +42,7 @@ CHECKS = [
     "copy",
     "grants",
     "limited_roles",
+    "broken_queues",
     "dead_messages",
     "waiting_messages",
 ]

@@ -1,0 +1,25 @@
+"""Fires when a queue breaks."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger, TriggerArguments
+from airflow_provider_pgqueue.triggers.watch import BrokenQueueWatch
+
+
+class PgQueueBrokenQueueTrigger(DoorbellTrigger):
+    """Fires a doorbell `{"queue_name", "broken_since"}` when a queue with a `break_after` breaks.
+
+    `broken_since` is a time in ISO format. The parameters are those of `DoorbellTrigger`.
+    """
+
+    def __init__(self, **kwargs: Unpack[TriggerArguments]) -> None:
+        super().__init__(**kwargs)
+        self.check_arguments()
+
+    def watch(self) -> BrokenQueueWatch:
+        """Return a new watch of the queue."""
+        return BrokenQueueWatch(
+            queue_name=self.queue_name, poll_interval=self.poll_interval, ring_every=self.ring_every
+        )
