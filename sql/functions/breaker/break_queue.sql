@@ -20,10 +20,10 @@ BEGIN
             (SELECT d.archived_at, d.fingerprint FROM messages.dead_message d
               WHERE d.queue_name = policy.queue_name AND d.result = 'failed' ORDER BY d.archived_at DESC LIMIT policy.break_after)
             ORDER BY at DESC LIMIT policy.break_after) f;
-    -- The archive has no index by queue: what is older than ten minutes does not count, so that little of it is read.
+    -- The archive has no index by queue, so that the messages of all queues are read: those of ten minutes, and 100,000 at most.
     IF last.number = policy.break_after AND last.causes = 1 AND last.since > moment - interval '10 minutes'
-       AND NOT EXISTS (SELECT FROM messages.archive_rows a
-                        WHERE a.archived_at >= last.since AND a.queue_name = policy.queue_name AND a.result IN ('success', 'rejected')) THEN
+       AND NOT EXISTS (SELECT FROM (SELECT a.queue_name, a.result FROM messages.archive_rows a WHERE a.archived_at >= last.since LIMIT 100000) a
+                        WHERE a.queue_name = policy.queue_name AND a.result IN ('success', 'rejected')) THEN
         -- Whoever has the row breaks or changes the queue.
         UPDATE messages.queue q SET broken_since = moment
          WHERE q.ctid = (SELECT q.ctid FROM messages.queue q
