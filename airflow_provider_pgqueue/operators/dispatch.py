@@ -50,8 +50,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     The result has numbers of dispatches: how many were `started`, and how many earlier ones were found to have ended as
     `success`, `failed` or `lost`.
 
-    The arguments for queue, choice of messages and waiting are those of `WaitingTask`; while the operator waits, its
-    trigger does what `PgQueueReconcileOperator` does.
+    The arguments for queue, choice of messages and waiting are those of `WaitingTask`.
 
     :param trigger_dag_id: the DAG that finishes the messages, another one than that of this task. While it is paused it
         gets none.
