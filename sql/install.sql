@@ -72,7 +72,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/lease_again.sql
 \ir functions/lease/leases_left.sql
 \ir functions/breaker/break_queue.sql
-\ir functions/breaker/is_broken.sql
+\ir functions/breaker/judge_probe.sql
 \ir functions/breaker/open_queue.sql
 \ir functions/lease/rate_left.sql
 \ir functions/lease/spend_rate.sql

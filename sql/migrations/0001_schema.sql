@@ -52,7 +52,7 @@ COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages may be leased 
 COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit, or the pause of a broken queue. NULL until there was a rate_limit or a break_after.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
-COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that only whoever may read this table can compute them.';
+COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only whoever may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a ring, or -2 for the rate_mark.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL forever.';
 COMMENT ON COLUMN messages.queue.break_after IS 'After how many failed attempts in a row with one cause the queue breaks; NULL for never.';
 COMMENT ON COLUMN messages.queue.broken_since IS 'When it broke; NULL if it did not. While it is broken, one message at a time is leased, with growing pauses, until one succeeds.';
@@ -151,7 +151,7 @@ COMMENT ON COLUMN messages.message.created_at IS 'When it was published.';
 COMMENT ON COLUMN messages.message.visible_at IS 'Not leased before this time. A lease does not change it. infinity: it waits behind others of its group.';
 COMMENT ON COLUMN messages.message.lock_expires_at IS 'End of the lease; NULL while nobody holds one.';
 COMMENT ON COLUMN messages.message.leased_at IS 'When the last lease began.';
-COMMENT ON COLUMN messages.message.expires_at IS 'If it is not finished by then, it is archived as expired.';
+COMMENT ON COLUMN messages.message.expires_at IS 'If it is neither leased nor finished by then, it is archived as expired.';
 COMMENT ON COLUMN messages.message.lock_token IS 'The fence: archive, extend and release need it. NULL under a lease taken by plain SQL.';
 COMMENT ON COLUMN messages.message.requeued_from IS 'The archived message that this one repeats.';
 COMMENT ON COLUMN messages.message.priority IS '0 to 9; higher is leased first.';
@@ -162,7 +162,7 @@ COMMENT ON COLUMN messages.message.locked_by IS 'Who holds the lease, as the con
 COMMENT ON COLUMN messages.message.reference IS 'The publisher''s own key.';
 COMMENT ON COLUMN messages.message.headers IS 'Metadata next to the body.';
 COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
-COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, which it takes again at the end of a delay, or when it no longer waits behind others of its group.';
+COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, where it is not visible_at: it takes it again at the end of a delay, or when it no longer waits behind others of its group. Nothing is due then.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published; or as many at once as max_leased_per_group of the queue says.';
 COMMENT ON COLUMN messages.message.fair_key IS 'The key whose turn it takes, in a queue with fair_by; "" for messages without one. NULL: it was published without turns.';

@@ -12,4 +12,4 @@ BEGIN
           WHERE q.queue_name = open_queue.queue_name COLLATE "default" AND q.notify <> 'off';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.open_queue(text) IS 'Ends the state broken of a queue, and rings for its consumers.';
+COMMENT ON FUNCTION messages.open_queue(text) IS 'Ends the broken_since of a queue, from which all may lease again, and rings for its consumers.';

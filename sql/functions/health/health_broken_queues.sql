@@ -8,6 +8,6 @@ AS $$
            -- It opens by itself when a message succeeds.
            CASE WHEN oldest.queue_name IS NOT NULL THEN format('SELECT messages.resume_queue(%L)', oldest.queue_name) END
       FROM (VALUES (true)) AS one (row)
-      LEFT JOIN LATERAL (SELECT q.*, count(*) OVER () AS queues FROM messages.queue q WHERE q.broken_since IS NOT NULL AND messages.is_broken(q) ORDER BY q.broken_since LIMIT 1) oldest ON true
+      LEFT JOIN LATERAL (SELECT q.*, count(*) OVER () AS queues FROM messages.queue q WHERE q.broken_since IS NOT NULL AND (messages.judge_probe(q)).broken_since IS NOT NULL ORDER BY q.broken_since LIMIT 1) oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_broken_queues() IS 'A check of health(). The queue that has been broken for longest.';

@@ -10,7 +10,7 @@ BEGIN
     RETURN QUERY
     WITH held AS MATERIALIZED (
         SELECT m.ctid AS tid, m.lock_expires_at FROM messages.message_rows m
-         WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > clock_timestamp()
+         WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > moment
          ORDER BY m.id FOR UPDATE SKIP LOCKED),
     extended AS (
         UPDATE messages.message_rows m SET lock_expires_at = moment + coalesce(

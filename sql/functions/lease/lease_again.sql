@@ -15,9 +15,9 @@ BEGIN
     moment := clock_timestamp();
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
     PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
-    IF policy.broken_since IS NOT NULL AND NOT messages.is_broken(policy) THEN
-        PERFORM messages.open_queue(lease_again.queue_name);
-        policy.broken_since := NULL;
+    IF policy.broken_since IS NOT NULL THEN
+        policy := messages.judge_probe(policy);
+        PERFORM messages.open_queue(lease_again.queue_name) WHERE policy.broken_since IS NULL;
     END IF;
     limited := policy.rate_limit IS NOT NULL OR policy.broken_since IS NOT NULL;
     -- Messages that a look frees stay locked until the commit, and the transaction of a consumer lasts as long as its work.

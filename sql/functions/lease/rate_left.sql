@@ -5,7 +5,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     now    bigint  := extract(epoch FROM moment) * 1000000;
-    broken boolean := policy.broken_since IS NOT NULL AND messages.is_broken(policy);
+    broken boolean := policy.broken_since IS NOT NULL;
     room   bigint;
 BEGIN
     IF policy.rate_limit IS NULL AND NOT broken THEN
@@ -23,6 +23,10 @@ BEGIN
     END IF;
     leases := (now + room - spent) / step;
     next_at := 'epoch'::timestamptz + (spent + (leases + 1) * step - room) * interval '1 us';
+    IF broken AND EXISTS (SELECT FROM messages.message_rows m WHERE m.id = pg_sequence_last_value(policy.probe) AND m.lock_expires_at > moment) THEN
+        leases := 0;
+        next_at := greatest(next_at, moment + interval '1 s');
+    END IF;
 END $$;
 COMMENT ON FUNCTION messages.rate_left(messages.queue, timestamptz) IS
-    'How many more messages the rate_limit of a queue allows to be leased at that time, or, while it is broken, one after each pause; NULL for any number; and when it allows one more than these. Each uses up a step, in microseconds: spent is the time up to which the rate is used up.';
+    'How many more messages the rate_limit of a queue allows to be leased at that time, or, while it is broken, one after each pause if nobody holds the last; NULL for any number; and when it allows one more than these. Each uses up a step, in microseconds: spent is the time up to which the rate is used up.';

@@ -29,8 +29,8 @@ BEGIN
                coalesce(m.delayed, 0), moment - m.oldest,
                (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
                (SELECT moment - u.finished_at FROM messages.upkeep_run u), NULL::bigint,
-               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 AND r.leases = 0),
-               CASE WHEN q.broken_since IS NOT NULL AND messages.is_broken(q) THEN q.broken_since END
+               (SELECT r.next_at FROM messages.rate_left(messages.judge_probe(q), moment) r WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 AND r.leases = 0),
+               CASE WHEN q.broken_since IS NOT NULL THEN (messages.judge_probe(q)).broken_since END
           FROM messages.queue q
           LEFT JOIN (
             SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
@@ -47,8 +47,8 @@ BEGIN
     RETURN QUERY
     WITH counted AS MATERIALIZED (
         SELECT q.queue_name, q.paused, m.*, d.*,
-               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 AND r.leases = 0) AS limited_until,
-               CASE WHEN q.broken_since IS NOT NULL AND messages.is_broken(q) THEN q.broken_since END AS broken_since
+               (SELECT r.next_at FROM messages.rate_left(messages.judge_probe(q), moment) r WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 AND r.leases = 0) AS limited_until,
+               CASE WHEN q.broken_since IS NOT NULL THEN (messages.judge_probe(q)).broken_since END AS broken_since
           FROM messages.queue q
          CROSS JOIN LATERAL (
             SELECT count(*) AS depth,

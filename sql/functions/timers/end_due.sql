@@ -50,7 +50,8 @@ BEGIN
     WITH kept AS MATERIALIZED (            -- or the planner walks the queue in the order of the groups
         SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id
           FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
-         WHERE m.lock_expires_at IS NOT NULL AND (t.lock_token IS NULL OR t.lock_token = m.lock_token) OR m.expires_at <= moment)
+         WHERE m.lock_expires_at IS NOT NULL AND (t.lock_token IS NULL OR t.lock_token = m.lock_token) OR m.expires_at <= moment
+            OR m.due_at IS NOT NULL AND m.visible_at <= moment)
     INSERT INTO messages.timer (queue_name, at, lock_token, ids)
     SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3;
 END $$;

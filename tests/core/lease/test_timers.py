@@ -223,6 +223,22 @@ def test_nobody_waits_for_whoever_ends_what_is_due(conn: Connection, connect: Co
     assert bodies(lease(conn)) == [1]
 
 
+def test_a_delay_that_ends_while_a_session_has_the_message_locked_keeps_its_place(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    first, *_ = publish(conn, "first", "second")
+    (message,) = lease(conn)
+    run(conn, verbs.release(message.lock_token, [first], delay=SOON))
+    holder = connect(autocommit=False)
+    time.sleep(0.05)
+    holder.execute("SELECT FROM messages.message_rows WHERE id = %s FOR UPDATE", [first])
+    conn.execute("SELECT messages.end_due('orders')")
+    holder.rollback()
+    until(lambda: conn.execute("SELECT (messages.end_due('orders')).freed").fetchone() == (1,))
+    assert bodies(lease(conn, 2)) == ["first", "second"]
+
+
 def test_what_a_session_has_locked_when_its_lease_ends_comes_back_later(
     conn: Connection, connect: Connect, queue: Queue
 ) -> None:

@@ -150,6 +150,23 @@ def test_a_success_opens_it_and_the_next_lease_rings(conn: Connection, connect: 
     assert not is_broken(conn), "what failed before the success does not count"
 
 
+def test_none_follows_a_message_that_is_held_for_longer_than_the_pause_and_its_success_opens_it(
+    conn: Connection, orders: str
+) -> None:
+    break_it(conn)
+    pass_time(conn)
+    held = lease(conn, 10)
+    assert len(held) == 1
+    pass_time(conn)
+    assert lease(conn, 10) == []
+    (found,) = run(conn, verbs.ready_queues(["orders"]))
+    assert found.ready == 0
+    assert found.next_in is not None
+    assert found.next_in >= timedelta(seconds=0.9)
+    succeed(conn, held)
+    assert not is_broken(conn)
+
+
 @pytest.mark.parametrize("result", ["rejected", "failed", "rolled back"])
 def test_nothing_but_a_success_opens_it(conn: Connection, connect: Connect, orders: str, result: str) -> None:
     break_it(conn)
