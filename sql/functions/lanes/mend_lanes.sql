@@ -7,9 +7,11 @@ BEGIN
     UPDATE messages.queue q SET look_due = messages.create_mark()
      WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.look_due) IS NULL;
     UPDATE messages.queue q SET rate_mark = messages.create_mark()
-     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND q.rate_limit IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.rate_mark) IS NULL;
+     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default"
+       AND q.rate_limit IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.rate_mark) IS NULL;
     UPDATE messages.lane l SET mark = NULL
-     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default" AND l.mark IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
+     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default"
+       AND l.mark IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
     INSERT INTO messages.lane (queue_name, priority)
     SELECT q.queue_name, lacking.priority FROM messages.queue q CROSS JOIN generate_series(0, 9) AS lacking (priority)
      WHERE q.queue_name = mend_lanes.queue_name COLLATE "default"
