@@ -114,6 +114,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Archive
 \ir functions/archive/after_archive.sql
+\ir functions/archive/error_pattern.sql
 \ir functions/archive/fingerprint.sql
 \ir functions/archive/search_messages.sql
 
@@ -123,7 +124,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/release_dead.sql
 \ir functions/dead/requeue.sql
 \ir functions/dead/dismiss.sql
-\ir functions/dead/check_remedied_by.sql
 \ir functions/dead/requeue_dead.sql
 \ir functions/dead/dismiss_dead.sql
 \ir functions/dead/dead_ids.sql
@@ -298,11 +298,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_batch.sql
 \ir functions/checks/check_duration.sql
 \ir functions/checks/check_read_committed.sql
-\ir functions/checks/check_key.sql
-\ir functions/checks/check_name.sql
-\ir functions/checks/check_label.sql
+\ir functions/checks/check_length.sql
+\ir functions/checks/check_choice.sql
 \ir functions/checks/check_no_dedup.sql
-\ir functions/checks/check_given.sql
 \ir functions/checks/json_bytes.sql
 \ir functions/checks/check_headers.sql
 \ir functions/checks/lock_briefly.sql
@@ -312,7 +310,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/max_locks_for.sql
 \ir functions/checks/check_lock_room.sql
 \ir functions/checks/raise_in_use.sql
-\ir functions/checks/raise_deadlock.sql
 \ir functions/checks/check_reference.sql
 \ir functions/checks/check_result.sql
 \ir functions/checks/check_number.sql

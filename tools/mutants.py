@@ -3,8 +3,9 @@
     .venv/bin/python -m tools.mutants [NAME …] [--list]
 
 A mutant is a change of the text of one function as it is installed; `mutants.toml` has them. The tests that have to
-fail run against a template database with that change (`PGQUEUE_MUTANT=NAME pytest …`). A text that is no longer there
-is an error: then the function has changed, and the mutant has to follow it.
+fail run against a template database with that change (`PGQUEUE_MUTANT=NAME pytest …`). A text is found whatever its
+white space, so that a line may be broken for its reader. A text that is no longer there is an error: then the function
+has changed, and the mutant has to follow it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tomllib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,10 +54,19 @@ class Mutant:
             raise SetupError(f"mutant {self.name}: there is no function messages.{self.function}")
         text = str(found[0])
         for old, new in self.changes:
-            if old not in text:
+            text, places = re.subn(_pattern(old), new.replace("\\", r"\\"), text)
+            if places == 0:
                 raise SetupError(f"mutant {self.name}: messages.{self.function} has no {old!r} any more")
-            text = text.replace(old, new)
         conn.execute(text.encode())
+
+
+def _pattern(text: str) -> str:
+    """Return a regular expression for a text of SQL whose lines may be broken and indented in any way."""
+    words = re.findall(r"\w+|[^\w\s]", text)
+    # Two words keep a space between them. A space at an end is meant, too: a word is then no part of a longer one.
+    gaps = (r"\s+" if re.fullmatch(r"\w\w", left[-1] + right[0]) else r"\s*" for left, right in pairwise(words))
+    inner = "".join(re.escape(word) + gap for word, gap in zip(words, [*gaps, ""], strict=True))
+    return (r"(?<=\s)" if text[0].isspace() else "") + inner + (r"(?=\s)" if text[-1].isspace() else "")
 
 
 MUTANTS: Final = tuple(

@@ -24,5 +24,4 @@ def make_empty_partition(conn: psycopg.Connection[Any], first_at: datetime, end_
         )
     )
     conn.execute(sql.SQL("ALTER TABLE {} OWNER TO messages_owner").format(table))
-    conn.execute("UPDATE messages.archive_policy SET begins_at = least(begins_at, %s)", [first_at])
     return name

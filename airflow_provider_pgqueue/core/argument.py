@@ -98,7 +98,7 @@ def topic(value: Any) -> str | None:
 
 
 def key(value: Any) -> str | None:
-    """Judge a key of a message, as `messages.check_key` does."""
+    """Judge a key of a message, as `messages.check_length` does."""
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_KEY:
         return f"Give a text of 1 to {_LONGEST_KEY} characters."
     return _unstorable(value)

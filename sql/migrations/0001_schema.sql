@@ -267,20 +267,18 @@ COMMENT ON COLUMN messages.message_archive.xid IS 'The transaction that archived
 CREATE TABLE messages.archive_policy (
     only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     partition_by    text        NOT NULL CHECK (partition_by IN ('day', 'month')),
-    begins_at       timestamptz NOT NULL,
     retention_applied_at     timestamptz,
     removals        bigint      NOT NULL DEFAULT 0,
     lock_key        integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text)
 );
-INSERT INTO messages.archive_policy (partition_by, begins_at) VALUES ('month', date_trunc('month', now(), 'UTC'));
+INSERT INTO messages.archive_policy (partition_by) VALUES ('month');
 DO $$ BEGIN
     EXECUTE format('ALTER TABLE messages.message_archive_default ADD CONSTRAINT archived_before_the_archive_begins CHECK (archived_at >= %L)',
-                   (SELECT begins_at FROM messages.archive_policy));
+                   date_trunc('month', now(), 'UTC'));
 END $$;
 COMMENT ON TABLE messages.archive_policy IS 'How the archive is kept.';
 COMMENT ON COLUMN messages.archive_policy.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the partitions that are made from now on.';
-COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
 COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports and of audited requests, so that only whoever may read this table can compute them.';

@@ -36,6 +36,23 @@ def test_a_mutant_whose_text_is_gone_says_so(conn: psycopg.Connection[tuple[obje
         Mutant("wrong", "extend", (("never", ""),), ()).apply(conn)
 
 
+def test_a_text_is_found_however_its_lines_are_broken_but_not_inside_of_a_word(
+    conn: psycopg.Connection[tuple[object, ...]],
+) -> None:
+    change = (
+        "check_duration( 'lease_for',extend.lease_for,\n    '1 millisecond'",
+        "check_duration('mutated', NULL, '0'",
+    )
+    with conn.transaction(force_rollback=True):
+        Mutant("broken", "extend", (change,), ()).apply(conn)
+        found = conn.execute("SELECT prosrc FROM pg_proc WHERE proname = 'extend'").fetchone()
+    assert found is not None
+    assert "PERFORM messages.check_duration('mutated', NULL, '0', '12 hours')" in str(found[0])
+    for cut in ("PERFORMmessages.check_duration", " heck_duration"):
+        with pytest.raises(SetupError, match="any more"):
+            Mutant("cut", "extend", ((cut, ""),), ()).apply(conn)
+
+
 @pytest.mark.parametrize("name", HANDFUL)
 def test_a_mistake_is_noticed(name: str) -> None:
     assert noticed_by(mutant(name))

@@ -77,7 +77,7 @@ class Deaths:
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
-        row = conn.execute("SELECT begins_at FROM messages.archive_policy").fetchone()
+        row = conn.execute("SELECT min(first_at) FROM messages.archive_partitions()").fetchone()
         assert row is not None
         self.begin: datetime = row[0].astimezone(UTC)
         self.end = self.begin + timedelta(days=7)

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.core.consumer.settle import Held
 
-_LONGEST: Final = 255  # characters of a name, as messages.check_key has it
+_LONGEST: Final = 255  # characters of a name, as messages.record_step has it
 
 
 class Steps:

@@ -22,6 +22,7 @@ DECLARE
     waits    CONSTANT boolean := search_messages.state IN ('ready', 'delayed', 'leased');
     ended    CONSTANT boolean := NOT coalesce(waits, true) OR search_messages.fingerprint IS NOT NULL;
     later    CONSTANT boolean := coalesce(search_messages.state IN ('delayed', 'leased'), false);
+    in_time  CONSTANT text    := 'archived_at >= coalesce($6, ''-infinity'') AND archived_at <= coalesce(least($7, $13), ''infinity'')';
     lanes    boolean;                      -- along the order of each priority of each queue that is named, or that this login reaches
     by_time  boolean;
     source   text;
@@ -35,9 +36,7 @@ BEGIN
         RAISE EXCEPTION 'a message has no state %', quote_literal(search_messages.state)
             USING ERRCODE = 'PQ004', HINT = 'ready, delayed, leased, done, dead, or a result: success, failed, rejected, lock_expired, expired, cancelled.';
     END IF;
-    IF search_messages.queue_name IS NOT NULL THEN
-        PERFORM messages.check_queue(search_messages.queue_name, 'observe');
-    END IF;
+    PERFORM messages.check_queue(search_messages.queue_name, 'observe') WHERE search_messages.queue_name IS NOT NULL;
     IF ended AND waits THEN
         RETURN;
     END IF;
@@ -52,10 +51,12 @@ BEGIN
             WHEN search_messages.message_id IS NOT NULL THEN 'SELECT m.* FROM messages.message_rows m WHERE m.id = $11'
             WHEN search_messages.reference IS NOT NULL THEN 'SELECT m.* FROM messages.message_rows m WHERE m.reference = $3 LIMIT 100000'
             WHEN lanes THEN format(
-                'SELECT m.* FROM messages.message_rows m WHERE m.queue_name = q.name AND m.priority = p.priority AND %s ORDER BY m.visible_at %s LIMIT 10000',
+                'SELECT m.* FROM messages.message_rows m
+                  WHERE m.queue_name = q.name AND m.priority = p.priority AND %s ORDER BY m.visible_at %s LIMIT 10000',
                 CASE search_messages.state WHEN 'delayed' THEN 'm.visible_at > $1 AND ($13 IS NULL OR m.visible_at >= $13)'
                                            WHEN 'leased' THEN 'm.visible_at <= $1 AND ($13 IS NULL OR m.visible_at >= $13)'
-                                           WHEN 'ready' THEN 'm.visible_at <= least($1, $13)' ELSE 'true' END, CASE WHEN later THEN 'ASC' ELSE 'DESC' END)
+                                           WHEN 'ready' THEN 'm.visible_at <= least($1, $13)' ELSE 'true' END,
+                CASE WHEN later THEN 'ASC' ELSE 'DESC' END)
             ELSE 'SELECT m.* FROM messages.message_rows m WHERE $12 IS NULL OR m.id < $12 ORDER BY m.id DESC LIMIT 100000' END;
         waiting := format($query$
             SELECT m.id, m.queue_name, CASE WHEN m.lock_expires_at > $1 THEN 'leased' WHEN m.visible_at = 'infinity' THEN 'behind'
@@ -77,7 +78,8 @@ BEGIN
                  WHEN later THEN '(least(m.visible_at, ''9999-12-31''), m.id) > ($13, $12)' ELSE '(m.visible_at, m.id) < ($13, $12)' END,
             CASE WHEN NOT lanes THEN 'm.id DESC' WHEN later THEN 'm.visible_at, m.id' ELSE 'm.visible_at DESC, m.id DESC' END);
         IF lanes THEN
-            waiting := format('SELECT m.* FROM unnest($2) AS q (name) CROSS JOIN generate_series(9, 0, -1) AS p (priority) CROSS JOIN LATERAL (%s) m ORDER BY %s LIMIT $8', waiting,
+            waiting := format('SELECT m.* FROM unnest($2) AS q (name) CROSS JOIN generate_series(9, 0, -1) AS p (priority)
+                                CROSS JOIN LATERAL (%s) m ORDER BY %s LIMIT $8', waiting,
                               CASE WHEN later THEN 'm.place, m.id' ELSE 'm.place DESC, m.id DESC' END);
         END IF;
     END IF;
@@ -92,14 +94,19 @@ BEGIN
             WHEN search_messages.reference IS NOT NULL THEN 'SELECT a.* FROM messages.archive_rows a WHERE a.reference = $3 LIMIT 100000'
             WHEN search_messages.state = 'dead' THEN format(
                 'SELECT d.id AS dead_id, d.archived_at AS died_at, a.*
-                   FROM %s CROSS JOIN LATERAL (SELECT d.id, d.archived_at FROM messages.dead_message d WHERE %s AND ($5 IS NULL OR d.fingerprint = $5) AND %s ORDER BY %s LIMIT 10000) d
+                   FROM %s
+                  CROSS JOIN LATERAL (
+                    SELECT d.id, d.archived_at FROM messages.dead_message d
+                     WHERE %s AND ($5 IS NULL OR d.fingerprint = $5) AND %s ORDER BY %s LIMIT 10000) d
                   CROSS JOIN LATERAL (SELECT a.* FROM messages.archive_rows a WHERE a.id = d.id AND a.archived_at = d.archived_at OFFSET 0) a',
-                CASE WHEN cardinality(names) > 1 THEN 'unnest($2) AS q (name)' ELSE '(VALUES ($2[1])) AS q (name)' END, CASE WHEN names IS NULL THEN 'true' ELSE 'd.queue_name = q.name' END,
-                CASE WHEN by_time THEN 'd.archived_at >= coalesce($6, ''-infinity'') AND d.archived_at <= coalesce(least($7, $13), ''infinity'')' ELSE '($12 IS NULL OR d.id < $12)' END,
+                CASE WHEN cardinality(names) > 1 THEN 'unnest($2) AS q (name)' ELSE '(VALUES ($2[1])) AS q (name)' END,
+                CASE WHEN names IS NULL THEN 'true' ELSE 'd.queue_name = q.name' END,
+                CASE WHEN by_time THEN in_time ELSE '($12 IS NULL OR d.id < $12)' END,
                 CASE WHEN by_time THEN 'd.archived_at DESC, d.id DESC' ELSE 'd.id DESC' END)
             WHEN search_messages.fingerprint IS NOT NULL THEN
-                'SELECT a.* FROM messages.archive_rows a WHERE a.fingerprint = $5 AND a.archived_at <= coalesce(least($7, $13), ''infinity'') ORDER BY a.archived_at DESC LIMIT 100000'
-            WHEN by_time THEN 'SELECT a.* FROM messages.archive_rows a WHERE a.archived_at >= coalesce($6, ''-infinity'') AND a.archived_at <= coalesce(least($7, $13), ''infinity'')'
+                'SELECT a.* FROM messages.archive_rows a WHERE a.fingerprint = $5 AND a.archived_at <= coalesce(least($7, $13), ''infinity'')
+                  ORDER BY a.archived_at DESC LIMIT 100000'
+            WHEN by_time THEN 'SELECT a.* FROM messages.archive_rows a WHERE ' || in_time
             ELSE 'SELECT a.* FROM messages.archive_rows a WHERE $12 IS NULL OR a.id < $12 ORDER BY a.id DESC LIMIT 100000' END;
         archived := format($query$
             SELECT a.id, a.queue_name, a.result, a.archived_at AS at, NULL::timestamptz, a.created_at, a.attempts::integer, a.handled_by, a.reference, a.topic,

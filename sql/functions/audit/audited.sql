@@ -20,10 +20,8 @@ DECLARE
     given   text;
     rows    jsonb;
 BEGIN
-    IF coalesce(length(audited.acting_user) NOT BETWEEN 1 AND 250, true) THEN
-        RAISE EXCEPTION 'acting_user has % characters', coalesce(length(audited.acting_user), 0)
-            USING ERRCODE = 'PQ004', HINT = 'Give the name of whoever asked for it, 1 to 250 characters.';
-    ELSIF audited.verb = ANY (allowed) IS NOT TRUE OR jsonb_typeof(audited.arguments) IS DISTINCT FROM 'object' THEN
+    PERFORM messages.check_length('acting_user', audited.acting_user, 1, 250, required => true);
+    IF audited.verb = ANY (allowed) IS NOT TRUE OR jsonb_typeof(audited.arguments) IS DISTINCT FROM 'object' THEN
         RAISE EXCEPTION 'verb is %, with arguments of type %', coalesce(quote_literal(left(audited.verb, 100)), 'NULL'),
                         coalesce(jsonb_typeof(audited.arguments), 'NULL')
             USING ERRCODE = 'PQ004', HINT = format('Give an object of arguments and one of these: %s.', array_to_string(allowed, ', '));

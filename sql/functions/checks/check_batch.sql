@@ -38,8 +38,8 @@ BEGIN
     END LOOP;
     PERFORM messages.check_reference(reference) FROM unnest(check_batch."references") AS reference;
     PERFORM messages.check_topic(topic) FROM unnest(check_batch.topics) AS topic;
-    PERFORM messages.check_key('group_key', key) FROM unnest(check_batch.group_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
-    PERFORM messages.check_key('dedup_key', key) FROM unnest(check_batch.dedup_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
+    PERFORM messages.check_length('group_key', key, 1, 255) FROM unnest(check_batch.group_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
+    PERFORM messages.check_length('dedup_key', key, 1, 255) FROM unnest(check_batch.dedup_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
 END $$;
 COMMENT ON FUNCTION messages.check_batch(text, jsonb, text[], text[], text[], text[]) IS
     'Raises PQ004 for a batch that cannot be published.';

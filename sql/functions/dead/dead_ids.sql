@@ -32,7 +32,8 @@ BEGIN
        AND (dead_ids.since IS NULL OR d.archived_at >= dead_ids.since)
        AND (dead_ids.until IS NULL OR d.archived_at < dead_ids.until)
        -- Few messages have a reference, and an index finds them; the list of the dead may have a million.
-       AND (dead_ids.reference IS NULL OR d.id = ANY (ARRAY(SELECT a.id FROM messages.archive_rows a WHERE a.reference = dead_ids.reference)))
+       AND (dead_ids.reference IS NULL OR d.id = ANY (ARRAY(
+            SELECT a.id FROM messages.archive_rows a WHERE a.reference = dead_ids.reference)))
        AND (NOT filtered OR EXISTS (
             SELECT FROM messages.archive_rows a WHERE a.id = d.id AND a.archived_at = d.archived_at
                AND (pattern IS NULL OR '.' || a.topic ~ pattern)

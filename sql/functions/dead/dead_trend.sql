@@ -7,16 +7,15 @@ CREATE OR REPLACE FUNCTION messages.dead_trend(
 ) RETURNS TABLE (cause_queue text, result text, fingerprint text, pattern text, died bigint, waiting bigint, trend text,
                  first_at timestamptz, last_at timestamptz, series_from timestamptz, series_step interval, series bigint[],
                  sample_ids bigint[], sample_references text[])
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE
     steps record;
     made  record;
 BEGIN
-    IF dead_trend.queue_name IS NOT NULL THEN
-        PERFORM messages.check_access(dead_trend.queue_name, 'observe');
-    END IF;
+    PERFORM messages.check_access(dead_trend.queue_name, 'observe') WHERE dead_trend.queue_name IS NOT NULL;
     PERFORM messages.check_number('max_causes', coalesce(dead_trend.max_causes, 0), 1, 1000);
     SELECT * INTO steps FROM messages.history_steps(coalesce(dead_trend.since, coalesce(dead_trend.until, clock_timestamp()) - interval '1 day'),
                                                     dead_trend.until, dead_trend.step);
@@ -28,14 +27,15 @@ BEGIN
       INTO made FROM messages.history_progress p JOIN messages.history_begins() k ON k.grain = 'hour';
     RETURN QUERY
     WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
+    reach AS MATERIALIZED (SELECT r.* FROM messages.session_reach r),
     recorded AS MATERIALIZED (
         SELECT h.queue_name, h.result, h.fingerprint, date_bin(dead_trend.step, h.bucket_at, steps.origin) AS at, h.messages
-          FROM (VALUES ('minute', made.hours, 'infinity'::timestamptz), ('hour', made.days, made.hours), ('day', '-infinity', made.days)) AS g (grain, from_at, end_at)
+          FROM (VALUES ('minute', made.hours, 'infinity'::timestamptz), ('hour', made.days, made.hours),
+                       ('day', '-infinity', made.days)) AS g (grain, from_at, end_at) CROSS JOIN reach r
           JOIN messages.history_cause h
             ON h.grain = g.grain AND h.bucket_at >= greatest(steps.first_at, g.from_at) AND h.bucket_at < least(steps.end_at, g.end_at)
          WHERE (dead_trend.queue_name IS NULL OR h.queue_name = dead_trend.queue_name COLLATE "default")
-           AND ((SELECT r.everything FROM messages.session_reach r)
-                OR h.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))),
+           AND (r.everything OR h.queue_name = ANY (r.queue_names))),
     cause AS MATERIALIZED (
         SELECT n.queue_name, n.result, n.fingerprint, sum(n.messages)::bigint AS died
           FROM recorded n GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3 LIMIT dead_trend.max_causes),
@@ -48,7 +48,8 @@ BEGIN
          GROUP BY 1, 2, 3)
     SELECT c.queue_name, c.result, c.fingerprint, newest.pattern, c.died, w.waiting,
            -- As in the triage: what died in the last quarter of the time, compared with what would be its share.
-           CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing' WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
+           CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing'
+                WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
            seen.first_at, seen.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
       FROM cause c
       JOIN series s ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint
@@ -68,15 +69,13 @@ BEGIN
              WHERE d.queue_name = c.queue_name AND d.fingerprint = c.fingerprint AND d.result = c.result LIMIT 10000) d) w
      CROSS JOIN LATERAL (
         SELECT array_agg(a.id ORDER BY a.archived_at DESC) AS ids, array_agg(left(a.reference, 200) ORDER BY a.archived_at DESC) AS references,
-               -- As fingerprint() reads it.
-               (array_agg(left(concat_ws(': ', a.failure ->> 'error', CASE WHEN (SELECT r.bodies FROM messages.session_reach r) OR a.queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN lower(regexp_replace(regexp_replace(regexp_replace(
-                   left(coalesce(a.failure ->> 'cause', a.failure ->> 'message', a.details, ''), 2000),
-                   '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g')) END), 500)
-                   ORDER BY a.archived_at DESC))[1] AS pattern
+               (array_agg(left(concat_ws(': ', a.failure ->> 'error', CASE WHEN r.bodies OR a.queue_name = ANY (r.body_queues)
+                                                                           THEN messages.error_pattern(a.details, a.failure) END), 500)
+                          ORDER BY a.archived_at DESC))[1] AS pattern
           FROM (SELECT a.* FROM messages.archive_rows a
                  WHERE a.fingerprint = c.fingerprint AND a.queue_name = c.queue_name AND a.result = c.result
                    AND a.archived_at >= steps.first_at AND a.archived_at < steps.end_at + interval '1 day'
-                 ORDER BY a.archived_at DESC LIMIT 5) a) newest
+                 ORDER BY a.archived_at DESC LIMIT 5) a CROSS JOIN reach r) newest
      ORDER BY c.died DESC, c.fingerprint;
     IF NOT FOUND AND dead_trend.queue_name IS NOT NULL THEN
         PERFORM messages.check_queue(dead_trend.queue_name, 'observe');

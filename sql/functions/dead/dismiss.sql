@@ -9,7 +9,7 @@ BEGIN
     IF coalesce(btrim(dismiss.reason), '') = '' THEN
         RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more has to be done.';
     END IF;
-    PERFORM messages.check_remedied_by(dismiss.remedied_by);
+    PERFORM messages.check_length('remedied_by', dismiss.remedied_by, 0, 600);     -- what fits into an index, of characters of any length
     FOR dismissed IN
     WITH mine AS (
         DELETE FROM messages.dead_message d

@@ -46,7 +46,8 @@ BEGIN
                AND (lease_dead.since IS NULL OR d.archived_at >= lease_dead.since)
                AND (lease_dead.until IS NULL OR d.archived_at < lease_dead.until)
                -- Few messages have a reference, and an index finds them; the list of the dead may have a million.
-               AND (lease_dead.reference IS NULL OR d.id = ANY (ARRAY(SELECT a.id FROM messages.archive_rows a WHERE a.reference = lease_dead.reference)))
+               AND (lease_dead.reference IS NULL OR d.id = ANY (ARRAY(
+                    SELECT a.id FROM messages.archive_rows a WHERE a.reference = lease_dead.reference)))
                AND (NOT filtered OR EXISTS (
                     SELECT FROM messages.archive_rows a WHERE a.id = d.id AND a.archived_at = d.archived_at
                        AND (pattern IS NULL OR '.' || a.topic ~ pattern)

@@ -10,7 +10,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days');
-    PERFORM messages.check_remedied_by(requeue.remedied_by);
+    PERFORM messages.check_length('remedied_by', requeue.remedied_by, 0, 600);     -- what fits into an index, of characters of any length
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.dead_message d

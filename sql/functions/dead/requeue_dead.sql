@@ -25,7 +25,8 @@ BEGIN
       INTO token, taken
       FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.remedied_by,
                                coalesce(requeue_dead.results, CASE WHEN coalesce(requeue_dead.fingerprints::text, requeue_dead.ids::text) IS NULL
-                                                                   THEN ARRAY['failed', 'lock_expired'] END), requeue_dead.fingerprints, requeue_dead.ids, requeue_dead.max_requeues,
+                                                                   THEN ARRAY['failed', 'lock_expired'] END),
+                               requeue_dead.fingerprints, requeue_dead.ids, requeue_dead.max_requeues,
                                requeue_dead.reference, requeue_dead.topic, requeue_dead.headers, requeue_dead.since, requeue_dead.until) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
     GET DIAGNOSTICS done = ROW_COUNT;

@@ -5,9 +5,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_number('max_causes', coalesce(retried_causes.max_causes, 0), 1, 1000);
-    IF retried_causes.queue_name IS NOT NULL THEN
-        PERFORM messages.check_queue(retried_causes.queue_name, 'observe');
-    END IF;
+    PERFORM messages.check_queue(retried_causes.queue_name, 'observe') WHERE retried_causes.queue_name IS NOT NULL;
     RETURN QUERY
     WITH reach AS MATERIALIZED (SELECT r.* FROM messages.session_reach r),
     cause AS (

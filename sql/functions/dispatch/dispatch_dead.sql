@@ -18,7 +18,7 @@ DECLARE
     taken  bigint[];
     opened messages.open_dispatch;
 BEGIN
-    PERFORM messages.check_read_committed(), messages.check_name('dag_id', dispatch_dead.dag_id),
+    PERFORM messages.check_read_committed(), messages.check_length('dag_id', dispatch_dead.dag_id, 1, 250, required => true),
             messages.check_queue(dispatch_dead.queue_name, 'consume'),
             messages.check_dead_lease(dispatch_dead.queue_name, 1, dispatch_dead.results, dispatch_dead.max_requeues),
             messages.check_duration('retry_after', dispatch_dead.retry_after, '0', '1 day', required => true),

@@ -19,17 +19,12 @@ DECLARE
     opened messages.open_dispatch;
 BEGIN
     PERFORM messages.check_read_committed(), messages.check_queue(dispatch_messages.queue_name, 'consume'),
-            messages.check_name('dag_id', dispatch_messages.dag_id),
+            messages.check_length('dag_id', dispatch_messages.dag_id, 1, 250, required => true),
             messages.check_duration('lease_for', dispatch_messages.lease_for, '1 millisecond', '12 hours', required => true),
             messages.check_number('max_open', coalesce(dispatch_messages.max_open, 0), 1, 10000),
-            messages.check_number('batch_size', coalesce(dispatch_messages.batch_size, 0), 1, 10000);
-    IF dispatch_messages.group_by NOT IN ('topic', 'reference') THEN
-        RAISE EXCEPTION 'group_by is %', quote_literal(left(dispatch_messages.group_by, 100))
-            USING ERRCODE = 'PQ004', HINT = 'Give topic, reference or NULL.';
-    ELSIF (dispatch_messages.on_failure IN ('retry', 'fail')) IS NOT TRUE THEN
-        RAISE EXCEPTION 'on_failure is %', coalesce(quote_literal(left(dispatch_messages.on_failure, 100)), 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give retry or fail.';
-    END IF;
+            messages.check_number('batch_size', coalesce(dispatch_messages.batch_size, 0), 1, 10000),
+            messages.check_choice('group_by', dispatch_messages.group_by, '{topic,reference}'),
+            messages.check_choice('on_failure', dispatch_messages.on_failure, '{retry,fail}', required => true);
     -- One dispatcher counts and opens at a time, or two would exceed max_open together.
     PERFORM messages.lock_queue(dispatch_messages.queue_name);
     SELECT dispatch_messages.max_open - count(*) INTO room FROM messages.dispatch d

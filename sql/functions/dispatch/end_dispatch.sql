@@ -18,10 +18,7 @@ DECLARE
     failure  jsonb;
     finished bigint;
 BEGIN
-    IF (end_dispatch.result IN ('success', 'failed', 'lost', 'refused')) IS NOT TRUE THEN
-        RAISE EXCEPTION 'result is %', coalesce(quote_literal(left(end_dispatch.result, 100)), 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give success, failed, lost or refused.';
-    END IF;
+    PERFORM messages.check_choice('result', end_dispatch.result, '{success,failed,lost,refused}', required => true);
     known := messages.lock_dispatch(end_dispatch.dag_id, end_dispatch.run_id);
     IF known.dispatch_id IS NULL THEN
         RETURN NULL;
@@ -64,11 +61,8 @@ BEGIN
            failures = NULL
      WHERE d.dispatch_id = known.dispatch_id;
     RETURN finished;
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('a message of run %L', left(end_dispatch.run_id, 250)));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('a message of run %L', left(end_dispatch.run_id, 250)));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('a message of run %L', left(end_dispatch.run_id, 250)), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text, text[]) IS
     'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says, and its cause is the DAG, failed_tasks and the class of the error that record_task_failure recorded of the first of them; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result; PQ016: another transaction is ending it, or has one of its messages, for more than three seconds.';

@@ -14,7 +14,8 @@ BEGIN
         UPDATE messages.dispatch d SET seen_at = clock_timestamp() WHERE d.ctid = (
             SELECT free.ctid FROM messages.dispatch free WHERE free.dispatch_id = alive.dispatch_id AND free.ended_at IS NULL FOR UPDATE SKIP LOCKED);
         PERFORM messages.extend(alive.lock_token, ARRAY(
-            SELECT m.id FROM messages.message_rows m WHERE m.id = ANY (alive.ids) AND m.lock_token = alive.lock_token FOR UPDATE SKIP LOCKED), alive.lease_for);
+            SELECT m.id FROM messages.message_rows m WHERE m.id = ANY (alive.ids) AND m.lock_token = alive.lock_token
+               FOR UPDATE SKIP LOCKED), alive.lease_for);
         -- Dead messages are not leased: they are marked with the number of their dispatch.
         IF EXISTS (SELECT FROM messages.message_rows m
                     WHERE m.id = ANY (alive.ids) AND m.lock_token = alive.lock_token AND m.lock_expires_at > clock_timestamp())

@@ -4,9 +4,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF open_dispatches.queue_name IS NOT NULL THEN
-        PERFORM messages.check_queue(open_dispatches.queue_name, 'consume');
-    END IF;
+    PERFORM messages.check_queue(open_dispatches.queue_name, 'consume') WHERE open_dispatches.queue_name IS NOT NULL;
     RETURN QUERY
     SELECT d.dispatch_id, d.queue_name, d.dag_id, d.run_id, d.ids, d.opened_at, d.started_at, d.seen_at, d.fingerprint FROM messages.dispatch d
      WHERE d.ended_at IS NULL

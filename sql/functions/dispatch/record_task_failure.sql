@@ -5,7 +5,7 @@ AS $$
 DECLARE
     known messages.dispatch;
 BEGIN
-    PERFORM messages.check_name('task_id', record_task_failure.task_id),
+    PERFORM messages.check_length('task_id', record_task_failure.task_id, 1, 250, required => true),
             messages.check_outcomes(NULL, NULL, record_task_failure.failure);
     known := messages.lock_dispatch(record_task_failure.dag_id, record_task_failure.run_id);
     UPDATE messages.dispatch d

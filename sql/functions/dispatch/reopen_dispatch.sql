@@ -34,11 +34,8 @@ BEGIN
          WHERE d.dispatch_id = dispatch.dispatch_id RETURNING * INTO reopened;
     END IF;
     RETURN reopened;
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('a message of run %L', dispatch.run_id));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('a message of run %L', dispatch.run_id));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('a message of run %L', dispatch.run_id), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.reopen_dispatch(messages.dispatch) IS
     'Opens the dispatch of a run that was cleared again, if its messages wait for another attempt or are dead, and returns it. Leases them whatever the max_leased of the queue. PQ016: another transaction has one of them for more than three seconds; PQ017: another run has them.';

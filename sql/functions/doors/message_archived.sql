@@ -5,8 +5,8 @@ BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
     -- What could not be requeued, or recorded in the history, would stop whoever comes across it.
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.remedied_at], ARRAY[a.archived_at]),
-            messages.check_label('queue_name', a.queue_name), messages.check_label('handled_by', a.handled_by, 1024),
-            messages.check_label('remedied_by', a.remedied_by), messages.check_label('fingerprint', a.fingerprint),
+            messages.check_length('queue_name', a.queue_name, 0, 255), messages.check_length('handled_by', a.handled_by, 0, 1024),
+            messages.check_length('remedied_by', a.remedied_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
             messages.check_headers(a.headers), messages.check_reference(a.reference), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
        FROM archived a;
     PERFORM messages.after_archive(array_agg(ROW(

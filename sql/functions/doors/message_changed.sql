@@ -8,7 +8,7 @@ BEGIN
         RAISE EXCEPTION 'the id of a message is changed' USING ERRCODE = 'check_violation', HINT = 'It is the id forever. Publish another message.';
     END IF;
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[nullif(a.visible_at, 'infinity'), a.lock_expires_at, a.expires_at, a.due_at]),
-            messages.check_label('locked_by', a.locked_by, 1024)
+            messages.check_length('locked_by', a.locked_by, 0, 1024)
        FROM after a;
     PERFORM messages.check_headers(a.headers), messages.check_reference(a.reference), messages.admit(a.queue_name, a.priority, 0),
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)

@@ -11,7 +11,7 @@ BEGIN
         RAISE EXCEPTION 'an id was never given out' USING ERRCODE = 'check_violation', HINT = 'Leave the id to its default.';
     END IF;
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[nullif(a.visible_at, 'infinity'), a.lock_expires_at, a.expires_at, a.due_at]),
-            messages.check_label('locked_by', a.locked_by, 1024), messages.check_headers(a.headers), messages.check_reference(a.reference),
+            messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_headers(a.headers), messages.check_reference(a.reference),
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name;
     FOR arrival IN

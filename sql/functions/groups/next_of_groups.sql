@@ -1,6 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.next_of_groups(queue_name text, keys text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

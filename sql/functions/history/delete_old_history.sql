@@ -8,22 +8,16 @@ DECLARE
     deleted bigint := 0;
 BEGIN
     FOR old IN
-        SELECT k.grain, k.since FROM messages.history_begins() k WHERE k.since > '-infinity'
+        SELECT r.relation, k.grain, k.since FROM messages.history_begins() k CROSS JOIN (VALUES ('history'), ('history_cause')) AS r (relation)
+         WHERE k.since > '-infinity'
     LOOP
-        DELETE FROM messages.history h WHERE h.ctid = ANY (ARRAY(
-            SELECT o.ctid FROM messages.history o WHERE o.grain = old.grain AND o.bucket_at < old.since
-             ORDER BY o.bucket_at LIMIT delete_old_history.max_rows));
+        EXECUTE format('DELETE FROM messages.%1$I WHERE ctid = ANY (ARRAY(
+                            SELECT o.ctid FROM messages.%1$I o WHERE o.grain = $1 AND o.bucket_at < $2
+                             ORDER BY o.bucket_at LIMIT $3))', old.relation) USING old.grain, old.since, delete_old_history.max_rows;
         GET DIAGNOSTICS number = ROW_COUNT;
         deleted := deleted + number;
-        DELETE FROM messages.history_cause h WHERE h.ctid = ANY (ARRAY(
-            SELECT o.ctid FROM messages.history_cause o WHERE o.grain = old.grain AND o.bucket_at < old.since
-             ORDER BY o.bucket_at LIMIT delete_old_history.max_rows));
-        GET DIAGNOSTICS number = ROW_COUNT;
-        deleted := deleted + number;
-        IF old.grain = 'minute' THEN
-            DELETE FROM messages.history_note n WHERE n.recorded_at < old.since;
-        END IF;
     END LOOP;
+    DELETE FROM messages.history_note n WHERE n.recorded_at < (SELECT k.since FROM messages.history_begins() k WHERE k.grain = 'minute');
     DELETE FROM messages.audit a WHERE a.ctid = ANY (ARRAY(
         SELECT o.ctid FROM messages.audit o WHERE o.at < clock_timestamp() - (SELECT p.audit_for FROM messages.history_policy p)
          ORDER BY o.at LIMIT delete_old_history.max_rows));

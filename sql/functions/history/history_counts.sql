@@ -16,7 +16,8 @@ BEGIN
     SELECT a.queue_name, date_bin('1 minute', a.archived_at, 'epoch'),
            CASE WHEN a.id > progress.last_id
                 THEN date_bin('1 minute', CASE WHEN a.created_at BETWEEN earliest AND a.archived_at THEN a.created_at ELSE a.archived_at END, 'epoch') END,
-           a.result, CASE WHEN a.result NOT IN ('success', 'cancelled') THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,
+           a.result, CASE WHEN a.result NOT IN ('success', 'cancelled')
+                          THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,
            least(120, greatest(0, ceil(per_doubling * ln(greatest(1e-9, date_part('epoch', a.waited) * 1000)))))::integer,
            least(120, greatest(0, ceil(per_doubling * ln(greatest(1e-9, date_part('epoch', a.ran) * 1000)))))::integer,
            count(*), sum(a.attempts), max(a.waited), max(a.ran)

@@ -27,7 +27,7 @@ BEGIN
         SELECT f.*, r.bodies OR f.queue_name = ANY (r.body_queues) AS reads FROM messages.failed_attempt f CROSS JOIN reach r
          WHERE f.message_id = message_life.message_id AND EXISTS (SELECT FROM one)),
     dispatched AS MATERIALIZED (
-        SELECT d.*, o.attempts, r.bodies OR d.queue_name = ANY (r.body_queues) AS reads FROM messages.dispatch d CROSS JOIN reach r CROSS JOIN (SELECT max(attempts) AS attempts FROM one) o
+        SELECT d.*, r.bodies OR d.queue_name = ANY (r.body_queues) AS reads FROM messages.dispatch d CROSS JOIN reach r
          WHERE d.ids @> ARRAY[message_life.message_id] AND (r.everything OR d.queue_name = ANY (r.queue_names))),
     life (place, at, entry, queue_name, actor, attempt, result, error, details, until, other_id, dag_id, run_id, reference, traceback) AS (
         SELECT 0, o.created_at, CASE WHEN o.requeued_from IS NULL THEN 'published' ELSE 'published again' END, o.queue_name, NULL, NULL::integer,
@@ -39,14 +39,16 @@ BEGIN
         UNION ALL
         SELECT 3, greatest(s.done_at, s.created_at), CASE WHEN s.done_at < s.created_at THEN 'step done before' ELSE 'step done' END, s.queue_name, NULL,
                CASE WHEN s.done_at >= s.created_at THEN (s.kept ->> 'attempt')::integer END, NULL, NULL,
-               concat_ws(': ', s.kept ->> 'name', CASE WHEN s.reads THEN left((s.kept -> 'result')::text, 4000) END), NULL, NULL, NULL, NULL, NULL, NULL FROM step s
+               concat_ws(': ', s.kept ->> 'name', CASE WHEN s.reads THEN left((s.kept -> 'result')::text, 4000) END),
+               NULL, NULL, NULL, NULL, NULL, NULL FROM step s
         UNION ALL
         SELECT 2, d.opened_at, 'dispatched', d.queue_name, d.dispatched_by, NULL, NULL, NULL, NULL, NULL, NULL, d.dag_id, d.run_id, NULL, NULL FROM dispatched d
         UNION ALL
         SELECT 4, d.started_at, 'run started', d.queue_name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, d.dag_id, d.run_id, NULL, NULL
           FROM dispatched d WHERE d.started_at IS NOT NULL
         UNION ALL
-        SELECT 5, d.ended_at, 'run ended', d.queue_name, NULL, NULL, d.result, NULL, CASE WHEN d.reads THEN d.details END, NULL, NULL, d.dag_id, d.run_id, NULL, NULL
+        SELECT 5, d.ended_at, 'run ended', d.queue_name, NULL, NULL, d.result, NULL, CASE WHEN d.reads THEN d.details END, NULL, NULL,
+               d.dag_id, d.run_id, NULL, NULL
           FROM dispatched d WHERE d.ended_at IS NOT NULL
         UNION ALL
         SELECT 3, o.leased_at, 'leased', o.queue_name, o.holder, o.attempts, NULL, NULL, NULL,
@@ -61,7 +63,8 @@ BEGIN
           FROM failed f
         UNION ALL
         -- When it was given back by a release that named no error is not kept: it was ready again, or will be, at that time.
-        SELECT 6, CASE WHEN w.visible_at < 'infinity' AND w.lock_expires_at IS NULL THEN greatest(w.visible_at, w.leased_at, (SELECT max(f.failed_at) FROM failed f)) ELSE w.leased_at END,
+        SELECT 6, CASE WHEN w.visible_at < 'infinity' AND w.lock_expires_at IS NULL
+                       THEN greatest(w.visible_at, w.leased_at, (SELECT max(f.failed_at) FROM failed f)) ELSE w.leased_at END,
                CASE WHEN w.visible_at > clock_timestamp() THEN 'waits for its next attempt' ELSE 'ready again' END, w.queue_name, NULL,
                CASE WHEN w.lock_expires_at IS NULL THEN w.attempts ELSE w.attempts - 1 END, NULL,
                CASE WHEN EXISTS (SELECT FROM failed) THEN NULL WHEN w.reads THEN ltrim(w.last_error)

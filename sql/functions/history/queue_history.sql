@@ -9,7 +9,8 @@ CREATE OR REPLACE FUNCTION messages.queue_history(
     attempts bigint, wait_p50 interval, wait_p95 interval, wait_p99 interval, wait_max interval,
     run_p50 interval, run_p95 interval, run_p99 interval, run_max interval
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -33,7 +34,8 @@ BEGIN
     total AS (
         SELECT n.at, max(n.depth_max) AS depth_max, sum(n.arrivals)::bigint AS arrivals, sum(n.success)::bigint AS success,
                sum(n.failed)::bigint AS failed, sum(n.rejected)::bigint AS rejected, sum(n.lock_expired)::bigint AS lock_expired,
-               sum(n.expired)::bigint AS expired, sum(n.cancelled)::bigint AS cancelled, sum(n.attempts)::bigint AS attempts, max(n.wait_max) AS wait_max, max(n.run_max) AS run_max
+               sum(n.expired)::bigint AS expired, sum(n.cancelled)::bigint AS cancelled,
+               sum(n.attempts)::bigint AS attempts, max(n.wait_max) AS wait_max, max(n.run_max) AS run_max
           FROM recorded n GROUP BY n.at),
     waits AS (
         SELECT n.at, messages.sum_durations(array_agg(ARRAY[n.waits[i][1], n.waits[i][2]])) AS waits
@@ -76,7 +78,8 @@ BEGIN
            CASE WHEN b.known THEN coalesce(b.success + b.failed + b.rejected + b.lock_expired + b.expired + b.cancelled, 0) END,
            CASE WHEN b.known THEN coalesce(b.success, 0) END, CASE WHEN b.known THEN coalesce(b.failed, 0) END,
            CASE WHEN b.known THEN coalesce(b.rejected, 0) END, CASE WHEN b.known THEN coalesce(b.lock_expired, 0) END,
-           CASE WHEN b.known THEN coalesce(b.expired, 0) END, CASE WHEN b.known THEN coalesce(b.cancelled, 0) END, CASE WHEN b.known THEN coalesce(b.attempts, 0) END,
+           CASE WHEN b.known THEN coalesce(b.expired, 0) END, CASE WHEN b.known THEN coalesce(b.cancelled, 0) END,
+           CASE WHEN b.known THEN coalesce(b.attempts, 0) END,
            messages.duration_quantile(b.waits, 0.5, b.wait_max), messages.duration_quantile(b.waits, 0.95, b.wait_max),
            messages.duration_quantile(b.waits, 0.99, b.wait_max), b.wait_max,
            messages.duration_quantile(b.runs, 0.5, b.run_max), messages.duration_quantile(b.runs, 0.95, b.run_max),

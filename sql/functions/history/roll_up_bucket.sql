@@ -11,6 +11,7 @@ BEGIN
         SELECT DISTINCT h.queue_name FROM messages.history h
          WHERE h.grain = from_grain AND h.bucket_at >= first_at AND h.bucket_at < end_at AND h.queue_name > after_queue
          ORDER BY h.queue_name LIMIT max_queues);
+    DELETE FROM messages.history h WHERE h.queue_name = ANY (names) AND h.grain = to_grain AND h.bucket_at = first_at;
     WITH part AS MATERIALIZED (
         SELECT h.* FROM messages.history h
          WHERE h.queue_name = ANY (names) AND h.grain = from_grain AND h.bucket_at >= first_at AND h.bucket_at < end_at),
@@ -24,20 +25,14 @@ BEGIN
         SELECT DISTINCT ON (p.queue_name) p.* FROM part p WHERE p.depth IS NOT NULL ORDER BY p.queue_name, p.bucket_at DESC),
     total AS (
         SELECT p.queue_name, max(p.depth_max) AS depth_max, sum(p.arrivals) AS arrivals, sum(p.success) AS success, sum(p.failed) AS failed,
-               sum(p.rejected) AS rejected, sum(p.lock_expired) AS lock_expired, sum(p.expired) AS expired, sum(p.cancelled) AS cancelled, sum(p.attempts) AS attempts,
-               max(p.wait_max) AS wait_max, max(p.run_max) AS run_max
+               sum(p.rejected) AS rejected, sum(p.lock_expired) AS lock_expired, sum(p.expired) AS expired, sum(p.cancelled) AS cancelled,
+               sum(p.attempts) AS attempts, max(p.wait_max) AS wait_max, max(p.run_max) AS run_max
           FROM part p GROUP BY p.queue_name)
-    INSERT INTO messages.history AS t (queue_name, grain, bucket_at, depth, depth_max, ready, leased, delayed, dead, oldest_at,
+    INSERT INTO messages.history (queue_name, grain, bucket_at, depth, depth_max, ready, leased, delayed, dead, oldest_at,
         arrivals, success, failed, rejected, lock_expired, expired, cancelled, attempts, wait_max, run_max, waits, runs)
     SELECT n.queue_name, to_grain, first_at, l.depth, n.depth_max, l.ready, l.leased, l.delayed, l.dead, l.oldest_at,
            n.arrivals, n.success, n.failed, n.rejected, n.lock_expired, n.expired, n.cancelled, n.attempts, n.wait_max, n.run_max, w.waits, r.runs
-      FROM total n LEFT JOIN last l USING (queue_name) LEFT JOIN waits w USING (queue_name) LEFT JOIN runs r USING (queue_name)
-    ON CONFLICT (queue_name, grain, bucket_at) DO UPDATE SET
-        (depth, depth_max, ready, leased, delayed, dead, oldest_at, arrivals, success, failed, rejected, lock_expired, expired, cancelled,
-         attempts, wait_max, run_max, waits, runs)
-      = (excluded.depth, excluded.depth_max, excluded.ready, excluded.leased, excluded.delayed, excluded.dead, excluded.oldest_at,
-         excluded.arrivals, excluded.success, excluded.failed, excluded.rejected, excluded.lock_expired, excluded.expired, excluded.cancelled,
-         excluded.attempts, excluded.wait_max, excluded.run_max, excluded.waits, excluded.runs);
+      FROM total n LEFT JOIN last l USING (queue_name) LEFT JOIN waits w USING (queue_name) LEFT JOIN runs r USING (queue_name);
     INSERT INTO messages.history_cause AS t (queue_name, grain, bucket_at, result, fingerprint, messages)
     SELECT c.queue_name, to_grain, first_at, c.result, c.fingerprint, sum(c.messages) FROM messages.history_cause c
      WHERE c.queue_name = ANY (names) AND c.grain = from_grain AND c.bucket_at >= first_at AND c.bucket_at < end_at

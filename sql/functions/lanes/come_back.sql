@@ -27,7 +27,8 @@ BEGIN
         SELECT messages.store_time(n.mark, min(n.before)) FROM numbered n WHERE n.was < n.begins AND n.before < n.marked GROUP BY n.mark),
     back AS (
         UPDATE messages.message_rows m
-           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, due_at = NULL, visible_at = CASE WHEN n.was < n.begins THEN n.before ELSE n.was END,
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, due_at = NULL,
+               visible_at = CASE WHEN n.was < n.begins THEN n.before ELSE n.was END,
                -- A lease taken by plain SQL has no token and did not count its attempt, so its end counts it.
                attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
           FROM numbered n WHERE m.ctid = n.tid

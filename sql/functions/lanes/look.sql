@@ -33,7 +33,8 @@ BEGIN
             AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > began)
           ORDER BY m.visible_at LIMIT 1) first ON true
       WHERE l.queue_name = look.queue_name COLLATE "default" AND l.mark IS NOT NULL
-        AND CASE WHEN first.at IS NULL THEN messages.stored_time(l.mark, began) < began - interval '2 s' ELSE first.at <> messages.stored_time(l.mark) END;
+        AND CASE WHEN first.at IS NULL THEN messages.stored_time(l.mark, began) < began - interval '2 s'
+                 ELSE first.at <> messages.stored_time(l.mark) END;
     PERFORM messages.make_lane(l.queue_name, l.priority)
        FROM messages.lane l
       -- Not EXISTS, which the planner may answer by a walk over the whole queue.

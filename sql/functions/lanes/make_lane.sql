@@ -5,7 +5,8 @@ AS $$
 BEGIN
     -- Whoever has the row is making the lane; if that is rolled back, the next look makes it.
     PERFORM FROM messages.lane l
-      WHERE l.queue_name = make_lane.queue_name COLLATE "default" AND l.priority = make_lane.priority AND l.mark IS NULL FOR NO KEY UPDATE SKIP LOCKED;
+      WHERE l.queue_name = make_lane.queue_name COLLATE "default" AND l.priority = make_lane.priority AND l.mark IS NULL
+        FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
         UPDATE messages.lane l SET mark = messages.create_mark()
          WHERE l.queue_name = make_lane.queue_name COLLATE "default" AND l.priority = make_lane.priority;

@@ -13,7 +13,8 @@ BEGIN
      WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND q.break_after IS NOT NULL
        AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.probe) IS NULL;
     UPDATE messages.lane l SET mark = NULL
-     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default" AND l.mark IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
+     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default"
+       AND l.mark IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
     INSERT INTO messages.lane (queue_name, priority)
     SELECT q.queue_name, lacking.priority FROM messages.queue q CROSS JOIN generate_series(0, 9) AS lacking (priority)
      WHERE q.queue_name = mend_lanes.queue_name COLLATE "default"

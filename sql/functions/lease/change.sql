@@ -22,8 +22,6 @@ BEGIN
     END IF;
     PERFORM messages.check_publish(coalesce(change.priority, 4), change.delay, NULL, change.visible_at, NULL);
     at := CASE WHEN num_nonnulls(change.delay, change.visible_at) > 0 THEN greatest(change.visible_at, moment, moment + change.delay) END;
-    PERFORM messages.check_body(q.queue_name, change.message, q.max_body_bytes) FROM messages.queue q
-      WHERE q.queue_name = change.queue_name COLLATE "default";
     PERFORM messages.make_lane(change.queue_name, change.priority) WHERE change.priority IS NOT NULL;
     -- In one order, as cancel does. The next statement sees what those did that this one waited for.
     PERFORM FROM messages.message_rows m
@@ -32,11 +30,8 @@ BEGIN
     PERFORM messages.record_remedy('change', change.queue_name, cardinality(changed), jsonb_build_object(
         'ids', change.ids, 'priority', change.priority, 'visible_at', at, 'body_is_new', nullif(change.message IS NOT NULL, false)));
     RETURN QUERY SELECT unnest(changed);
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('a message of queue %L', change.queue_name));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('a message of queue %L', change.queue_name));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('a message of queue %L', change.queue_name), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.change(text, bigint[], integer, interval, timestamptz, jsonb) IS
     'Changes priority, time or body of messages of a queue while they wait, and returns their ids. A message whose id is not returned is leased or finished, and stays as it was. A message keeps its place in the order, and one that waits behind others of its group still does. The audit records it, without the body. PQ001: unknown queue; PQ004: more than 10000 ids, nothing to change, or a bad priority, delay or visible_at; PQ005: body too large; PQ016: a transaction that took one of these messages stays open for more than three seconds.';

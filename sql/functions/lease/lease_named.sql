@@ -13,7 +13,7 @@ DECLARE
     fresh boolean;
     until timestamptz;
 BEGIN
-    PERFORM messages.check_key('lease_name', coalesce(lease_named.lease_name, ''));
+    PERFORM messages.check_length('lease_name', lease_named.lease_name, 1, 255, required => true);
     PERFORM messages.check_queue(lease_named.queue_name, 'consume');
     PERFORM messages.check_duration('lease_for', lease_named.lease_for, '1 millisecond', '12 hours');
     -- Of two concurrent calls the second waits here for the first, and then finds what that one leased.
@@ -51,11 +51,8 @@ BEGIN
     SELECT h.id, h.queue_name, h.message, h.headers, h.reference, h.topic, h.group_key, h.priority, h.attempts,
            q.max_attempts, h.requeues, h.created_at, h.lock_token, h.lock_expires_at
       FROM held h JOIN messages.queue q ON q.queue_name = h.queue_name;
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('lease name %L', lease_named.lease_name));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('lease name %L', lease_named.lease_name));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('lease name %L', lease_named.lease_name), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.lease_named(text, text, integer, interval, text) IS
     'Leases like lease, but only once for each name; every login has names of its own. A repeated call extends and returns those messages of the name that are still leased, never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue; PQ016: a transaction that leased under the name stayed open for more than three seconds, or waits for this one.';

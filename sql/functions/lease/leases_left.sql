@@ -1,6 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.leases_left(queue_name text, max_leased integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 BEGIN

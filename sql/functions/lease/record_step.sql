@@ -6,7 +6,7 @@ AS $$
 DECLARE
     kept jsonb;
 BEGIN
-    PERFORM messages.check_key('the name of the step', coalesce(record_step.name, ''));
+    PERFORM messages.check_length('the name of the step', record_step.name, 1, 255, required => true);
     PERFORM messages.check_duration('lease_for', record_step.lease_for, '1 millisecond', '12 hours');
     UPDATE messages.message_rows m
        SET steps = coalesce(m.steps, '[]') || jsonb_build_object(

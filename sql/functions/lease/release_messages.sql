@@ -32,11 +32,8 @@ BEGIN
     END LOOP;
     PERFORM messages.record_remedy('release_messages', release_messages.queue_name, done,
                                    jsonb_build_object('ids', release_messages.ids, 'holder', release_messages.holder));
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('a lease of queue %L', release_messages.queue_name));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('a lease of queue %L', release_messages.queue_name));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('a lease of queue %L', release_messages.queue_name), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.release_messages(text, bigint[], text) IS
     'Ends leases of a queue, of these messages or of this holder, and returns the ids of the messages that were leased; the attempt counts, because a message may be why its consumer is gone. The leases of a holder are those whose locked_by is holder, or begins with holder and a slash; to find them, it reads the whole queue. Whoever still works under such a lease has lost it. An entry of the audit. PQ001: unknown queue; PQ004: neither ids nor holder, or more than 10000 ids; PQ016: a transaction that extends or ends one of these leases stays open for more than three seconds.';

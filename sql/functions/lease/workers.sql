@@ -11,9 +11,7 @@ DECLARE
     count_up_to bigint;
 BEGIN
     PERFORM messages.check_duration('period', workers.period, '1 second', '1 day', required => true);
-    IF workers.queue_name IS NOT NULL THEN
-        PERFORM messages.check_queue(workers.queue_name, 'observe');
-    END IF;
+    PERFORM messages.check_queue(workers.queue_name, 'observe') WHERE workers.queue_name IS NOT NULL;
     names := ARRAY(
         SELECT q.queue_name FROM messages.queue q
          WHERE (workers.queue_name IS NULL OR q.queue_name = workers.queue_name COLLATE "default")

@@ -1,5 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.adopt_archive_default() RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap' SET timezone = 'UTC' SET datestyle = 'ISO'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET default_tablespace = '' SET default_table_access_method = 'heap' SET timezone = 'UTC' SET datestyle = 'ISO'
 AS $$
 DECLARE
     oldest   timestamptz;

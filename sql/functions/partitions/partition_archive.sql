@@ -6,10 +6,7 @@ DECLARE
     coming record;
     used   boolean;
 BEGIN
-    IF partition_archive.partition_by IS NULL OR partition_archive.partition_by NOT IN ('day', 'month') THEN
-        RAISE EXCEPTION 'partition_by is %', coalesce(quote_literal(left(partition_archive.partition_by, 100)), 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give day or month.';
-    END IF;
+    PERFORM messages.check_choice('partition_by', partition_archive.partition_by, '{day,month}', required => true);
     PERFORM messages.lock_row('messages.archive_policy');
     PERFORM messages.lock_briefly('messages.archive_rows', 'ACCESS EXCLUSIVE');
     UPDATE messages.archive_policy p SET partition_by = partition_archive.partition_by;

@@ -4,7 +4,6 @@ AS $$
 DECLARE
     begins timestamptz := (SELECT min(p.first_at) FROM messages.archive_partitions() p);
 BEGIN
-    UPDATE messages.archive_policy SET begins_at = begins;
     ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
     EXECUTE format('ALTER TABLE messages.message_archive_default ADD CONSTRAINT archived_before_the_archive_begins CHECK (archived_at >= %L) NOT VALID', begins);
 END $$;

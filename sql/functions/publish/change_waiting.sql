@@ -18,6 +18,8 @@ DECLARE
     moment  timestamptz := clock_timestamp();
     changed record;
 BEGIN
+    PERFORM messages.check_body(q.queue_name, change_waiting.message, q.max_body_bytes) FROM messages.queue q     -- no trigger sees it
+      WHERE q.queue_name = change_waiting.queue_name COLLATE "default";
     WITH done AS (
         UPDATE messages.message_rows m
            SET message = coalesce(change_waiting.message, m.message), priority = coalesce(change_waiting.priority, m.priority),

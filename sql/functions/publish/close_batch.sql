@@ -19,11 +19,8 @@ BEGIN
     -- The ring lets whoever waits look at the timers. No message has the id 0.
     PERFORM messages.ring_for(close_batch.queue_name, 0) WHERE is_open;
     RETURN is_open;
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('batch %L of queue %L', left(close_batch.batch, 200), close_batch.queue_name));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('batch %L of queue %L', left(close_batch.batch, 200), close_batch.queue_name));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('batch %L of queue %L', left(close_batch.batch, 200), close_batch.queue_name), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.close_batch(text, text, text, bigint, jsonb) IS
     'Says that all messages of a queue with this header batch are published. Once none of them is unfinished, and at least expected of them have ended, one message {"queue_name", "batch", "messages", "results": {result: number}} is published to into_queue with these headers. Messages of a transaction that is open are not seen: publish and close in one transaction, or give expected. Returns true; a batch that is open already gets the new arguments. Returns false, and changes nothing, for a batch that ended in the last 30 days. PQ001: unknown queue; PQ004, PQ005: bad argument; PQ016: another transaction closes or ends the batch for more than three seconds.';

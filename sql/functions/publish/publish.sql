@@ -29,7 +29,10 @@ BEGIN
        OR octet_length(publish.reference) > 2600
        OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
           AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
-        PERFORM messages.check_given(publish.queue_name, publish.message), messages.check_reference(publish.reference);
+        IF publish.message IS NULL THEN
+            RAISE EXCEPTION 'message is NULL' USING ERRCODE = 'PQ004', HINT = 'Give JSON; its null is ''null''.';
+        END IF;
+        PERFORM messages.check_reference(publish.reference);
         IF publish.dedup_key IS NOT NULL THEN
             RETURN (SELECT d.id FROM messages.publish_deduplicated(
                 publish.queue_name, jsonb_build_array(publish.message), ARRAY[publish.dedup_key], publish.dedup_window,
@@ -39,7 +42,7 @@ BEGIN
         PERFORM messages.check_no_dedup('dedup_key', publish.dedup_window, publish.on_conflict),
                 messages.check_access(publish.queue_name, 'publish'),
                 messages.check_publish(publish.priority, publish.delay, publish.expires_in, publish.visible_at, publish.headers),
-                messages.check_topic(publish.topic), messages.check_key('group_key', publish.group_key);
+                messages.check_topic(publish.topic), messages.check_length('group_key', publish.group_key, 1, 255);
     END IF;
     LOOP
         -- One statement: each further one, and each call, would cost a tenth of a publish.

@@ -50,7 +50,8 @@ BEGIN
     INSERT INTO messages.message_rows AS m (id, queue_name, message, priority, created_at, visible_at, due_at, expires_at, headers, reference, topic,
                                             group_key, fair_key)
     SELECT ids[body.number], q.queue_name,
-           CASE WHEN pg_column_size(body.value) <= least(1000, q.max_body_bytes) AND octet_length(body.value::text) <= least(1000, q.max_body_bytes) THEN body.value
+           CASE WHEN pg_column_size(body.value) <= least(1000, q.max_body_bytes)
+                     AND octet_length(body.value::text) <= least(1000, q.max_body_bytes) THEN body.value
                 ELSE messages.check_body(q.queue_name, body.value, q.max_body_bytes) END,
            publish_batch.priority, moment,
            CASE WHEN places IS NULL OR back_at IS NOT NULL THEN due + body.number * interval '1 us' ELSE places[body.number] END,
@@ -62,7 +63,8 @@ BEGIN
     PERFORM messages.ring_for(publish_batch.queue_name, ids[1]);
     IF back_at IS NOT NULL OR publish_batch.expires_in IS NOT NULL THEN
         INSERT INTO messages.timer (queue_name, at, ids)
-        SELECT publish_batch.queue_name, ends.at, ids FROM (VALUES (back_at), (moment + publish_batch.expires_in)) AS ends (at) WHERE ends.at IS NOT NULL;
+        SELECT publish_batch.queue_name, ends.at, ids FROM (VALUES (back_at), (moment + publish_batch.expires_in)) AS ends (at)
+         WHERE ends.at IS NOT NULL;
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.publish_batch(text, jsonb, integer, interval, interval, jsonb, text[], timestamptz, text[], text[], text[], interval, text) IS

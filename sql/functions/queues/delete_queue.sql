@@ -3,7 +3,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    deleted bigint;
+    deleted  bigint;
+    relation text;
 BEGIN
     PERFORM FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     IF NOT FOUND THEN
@@ -14,22 +15,15 @@ BEGIN
             HINT = format('Finish its messages, or delete them with it: SELECT messages.drop_queue(%L, force => true)', delete_queue.queue_name);
     END IF;
     -- Take all locks or none, without waiting.
-    PERFORM FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.topic_binding b WHERE b.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.depth d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.batch b WHERE b.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.queue_grant g WHERE g.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
+    FOREACH relation IN ARRAY '{dead_message,schedule,dispatch,dedup,topic_binding,lane,depth,batch,queue_grant}'::text[] LOOP
+        EXECUTE format('SELECT FROM messages.%I WHERE queue_name = $1 FOR UPDATE NOWAIT', relation) USING delete_queue.queue_name;
+    END LOOP;
     DELETE FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";
     GET DIAGNOSTICS deleted = ROW_COUNT;
-    DELETE FROM messages.timer t WHERE t.queue_name = delete_queue.queue_name COLLATE "default";
-    DELETE FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
-    DELETE FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name COLLATE "default";
-    DELETE FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
-    DELETE FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
+    -- The others refer to the queue, and go with its row.
+    FOREACH relation IN ARRAY '{timer,dead_message,schedule,dispatch,dedup}'::text[] LOOP
+        EXECUTE format('DELETE FROM messages.%I WHERE queue_name = $1', relation) USING delete_queue.queue_name;
+    END LOOP;
     -- A session that read the queue a short time ago still reads and sets its marks.
     INSERT INTO messages.unused_sequence (sequence)
     SELECT l.mark FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" AND l.mark IS NOT NULL

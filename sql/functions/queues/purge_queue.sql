@@ -6,10 +6,7 @@ DECLARE
     began timestamptz := clock_timestamp();
     gone  bigint[];
 BEGIN
-    PERFORM FROM messages.queue q WHERE q.queue_name = purge_queue.queue_name COLLATE "default";
-    IF NOT FOUND THEN
-        PERFORM messages.raise_unknown_queue(purge_queue.queue_name);
-    END IF;
+    PERFORM messages.check_queue(purge_queue.queue_name, 'consume');
     WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
             -- A locked message is being leased right now: leave it.

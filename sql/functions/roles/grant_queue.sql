@@ -11,10 +11,8 @@ DECLARE
     added   boolean;
     name    text;
 BEGIN
-    IF groups IS NULL THEN
-        RAISE EXCEPTION 'privilege is %', coalesce(quote_literal(left(grant_queue.privilege, 100)), 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give publish, consume or observe.';
-    ELSIF to_regrole('messages_limited') IS NULL THEN
+    PERFORM messages.check_choice('privilege', grant_queue.privilege, '{publish,consume,observe}', required => true);
+    IF to_regrole('messages_limited') IS NULL THEN
         RAISE EXCEPTION 'this cluster has no role messages_limited' USING ERRCODE = 'undefined_object',
             HINT = 'Install again as a superuser or a role with CREATEROLE: the installation creates the group roles.';
     ELSIF starts_with(grant_queue.role_name, 'messages_') OR pg_has_role(grantee, to_regrole('messages_admin'), 'USAGE') THEN

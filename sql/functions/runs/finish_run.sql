@@ -22,11 +22,8 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Finish runs of pipelines only.';
     END IF;
     RETURN finished.summary;
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('run %L', finish_run.run_id));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('run %L', finish_run.run_id));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('run %L', finish_run.run_id), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.finish_run(text, jsonb) IS
     'Records that a run is done and returns its summary; of two concurrent calls both return that of the first. PQ004: this login did not begin it, no summary, or publish_staged() finishes it; PQ016: a transaction that finishes it stayed open for more than three seconds, or waits for this one.';

@@ -19,11 +19,8 @@ BEGIN
         RETURN run.summary;
     END IF;
     RETURN NULL;
-EXCEPTION
-    WHEN lock_not_available THEN
-        PERFORM messages.raise_in_use(format('run %L', lock_publish_run.run_id));
-    WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('run %L', lock_publish_run.run_id));
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('run %L', lock_publish_run.run_id), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.lock_publish_run(text, bigint) IS
     'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: the name of another pipeline''s run, or a batch before the last; PQ016: a transaction that publishes it stays open for more than three seconds, or waits for this one.';

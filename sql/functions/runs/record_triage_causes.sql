@@ -22,11 +22,7 @@ BEGIN
         SELECT record_triage_causes.run_id, moment, cause, queue_name, result, left(error, 200), left(pattern, 500), trend, dead,
                unremedied, requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
                fingerprints[:1000], sample_ids[:5], ARRAY(SELECT left(r, 200) FROM unnest(sample_references[:5]) AS r)
-          FROM jsonb_to_recordset(record_triage_causes.causes) AS given (
-                   cause text, queue_name text, result text, error text, pattern text, trend text, dead bigint, unremedied bigint,
-                   requeued bigint, dismissed bigint, died_again bigint, first_at timestamptz, last_at timestamptz,
-                   series_from timestamptz, series_step interval, series bigint[], fingerprints text[], sample_ids bigint[],
-                   sample_references text[]);
+          FROM jsonb_populate_recordset(NULL::messages.triage_cause, record_triage_causes.causes) AS given;
         GET DIAGNOSTICS recorded = ROW_COUNT;
     EXCEPTION WHEN integrity_constraint_violation OR data_exception THEN
         RAISE EXCEPTION 'the causes of the run % cannot be kept: %', coalesce(quote_literal(left(record_triage_causes.run_id, 100)), 'NULL'), SQLERRM

@@ -8,9 +8,8 @@ DECLARE
     known     boolean[];
     published bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = replay.queue_name COLLATE "default") THEN
-        PERFORM messages.raise_unknown_queue(replay.queue_name);
-    ELSIF replay.rows = '[]' THEN
+    PERFORM messages.check_queue(replay.queue_name, 'publish');
+    IF replay.rows = '[]' THEN
         RETURN 0;
     END IF;
     IF jsonb_typeof(replay.rows) IS DISTINCT FROM 'array'

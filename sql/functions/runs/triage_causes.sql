@@ -11,7 +11,8 @@ BEGIN
     SELECT shown.*
       FROM messages.triage_cause c
      CROSS JOIN LATERAL jsonb_populate_record(c, CASE
-         WHEN (SELECT r.bodies FROM messages.session_reach r) OR c.queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN '{}'
+         WHEN (SELECT r.bodies FROM messages.session_reach r)
+              OR c.queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN '{}'
          ELSE jsonb_build_object('pattern', coalesce(c.error, '')) END) AS shown
      WHERE (c.recorded_by, c.run_id) = (
                SELECT t.recorded_by, t.run_id FROM messages.triage_run t

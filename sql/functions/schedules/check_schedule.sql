@@ -28,11 +28,7 @@ BEGIN
     IF message IS NULL THEN
         RAISE EXCEPTION 'message is NULL' USING ERRCODE = 'PQ004', HINT = 'Give JSON; its null is ''null''.';
     END IF;
-    IF priority IS NULL OR priority NOT BETWEEN 0 AND 9 THEN
-        RAISE EXCEPTION 'priority is %', coalesce(priority::text, 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give a whole number from 0 to 9; higher is leased first.';
-    END IF;
-    PERFORM messages.check_headers(headers);
+    PERFORM messages.check_publish(priority, NULL, NULL, NULL, headers);
     -- These two headers are added at each tick.
     PERFORM messages.check_headers(headers || jsonb_build_object('schedule', schedule_name, 'tick', '2000-01-01T00:00:00Z'));
 END $$;

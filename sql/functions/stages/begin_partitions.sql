@@ -3,10 +3,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM messages.check_name('run_id', begin_partitions.run_id);
-    IF begin_partitions.queue_name IS NOT NULL THEN
-        PERFORM messages.check_queue(begin_partitions.queue_name, 'publish');
-    END IF;
+    PERFORM messages.check_length('run_id', begin_partitions.run_id, 1, 250, required => true);
+    PERFORM messages.check_queue(begin_partitions.queue_name, 'publish') WHERE begin_partitions.queue_name IS NOT NULL;
     IF messages.begin_publish_run(begin_partitions.run_id, begin_partitions.queue_name, by_partition => true) IS NOT NULL THEN
         RETURN NULL;
     END IF;

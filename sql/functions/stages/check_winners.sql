@@ -4,7 +4,8 @@ AS $$
 BEGIN
     IF jsonb_typeof(winners) IS DISTINCT FROM 'array'
        OR EXISTS (
-           SELECT FROM jsonb_array_elements(winners) AS w WHERE concat(w -> 'partition', w -> 'attempt', w -> 'rows') LIKE '%.%' OR NOT jsonb_path_exists(w, 'strict $ ? (
+           SELECT FROM jsonb_array_elements(winners) AS w
+            WHERE concat(w -> 'partition', w -> 'attempt', w -> 'rows') LIKE '%.%' OR NOT jsonb_path_exists(w, 'strict $ ? (
                @.partition >= 0 && @.partition <= 2147483647 && @.partition.floor() == @.partition
                && @.attempt >= -9223372036854775808 && @.attempt <= 9223372036854775807 && @.attempt.floor() == @.attempt
                && @.rows >= 0 && @.rows <= 10000000000 && @.rows.floor() == @.rows)'))

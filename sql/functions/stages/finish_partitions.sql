@@ -6,7 +6,7 @@ DECLARE
     done  jsonb;
     found jsonb;
 BEGIN
-    PERFORM messages.check_name('run_id', finish_partitions.run_id);
+    PERFORM messages.check_length('run_id', finish_partitions.run_id, 1, 250, required => true);
     IF jsonb_typeof(finish_partitions.partitions) IS DISTINCT FROM 'object'
        OR EXISTS (SELECT FROM jsonb_each(finish_partitions.partitions) p WHERE p.key !~ '^[0-9]{1,9}$' OR jsonb_typeof(p.value) <> 'number') THEN
         RAISE EXCEPTION 'partitions is not an object with the number of rows of each partition'

@@ -25,12 +25,8 @@ BEGIN
     entry.partition := publish_partition.winner -> 'partition';
     entry.rows := publish_partition.winner -> 'rows';
     IF run.finished_at IS NULL THEN
-        BEGIN
-            INSERT INTO messages.published_partition (run_id, partition, rows) VALUES (publish_partition.run_id, entry.partition, entry.rows)
-            ON CONFLICT (started_by, run_id, partition) DO NOTHING;    -- waits until another attempt of the partition has ended
-        EXCEPTION WHEN deadlock_detected THEN
-            PERFORM messages.raise_deadlock(format('partition %s of run %L', entry.partition, publish_partition.run_id));
-        END;
+        INSERT INTO messages.published_partition (run_id, partition, rows) VALUES (publish_partition.run_id, entry.partition, entry.rows)
+        ON CONFLICT (started_by, run_id, partition) DO NOTHING;    -- waits until another attempt of the partition has ended
     END IF;
     IF run.finished_at IS NULL AND FOUND THEN
         done := messages.insert_staged(publish_partition.stage_id, jsonb_build_array(publish_partition.winner),
@@ -50,7 +46,7 @@ BEGIN
      WHERE s.made_by = session_user AND s.stage_id = publish_partition.stage_id;
     RETURN done;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    PERFORM messages.raise_in_use(format('run %L', publish_partition.run_id));
+    PERFORM messages.raise_in_use(format('run %L', publish_partition.run_id), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.publish_partition(text, text, jsonb, text, interval) IS
     'Publishes one partition of a run, {partition, attempt, rows}, from its stage, records it with the run, and empties the stage, all or none. A partition that was published before, or of a run that has finished, publishes nothing and returns repeated. PQ004: the run was not begun, or the partition had another number of rows; PQ012: rows are missing; PQ016: a transaction that publishes it stayed open for more than three seconds, or waits for this one; other errors as in publish.';

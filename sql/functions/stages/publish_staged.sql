@@ -13,7 +13,7 @@ DECLARE
     done jsonb;
 BEGIN
     PERFORM messages.check_duration('dedup_window', publish_staged.dedup_window, '1 second', '366 days');
-    PERFORM messages.check_name('run_id', publish_staged.run_id), messages.check_winners(publish_staged.winners);
+    PERFORM messages.check_length('run_id', publish_staged.run_id, 1, 250, required => true), messages.check_winners(publish_staged.winners);
     done := CASE WHEN publish_staged.batch IS NULL THEN messages.begin_publish_run(publish_staged.run_id, publish_staged.queue_name)
                  ELSE messages.lock_publish_run(publish_staged.run_id, publish_staged.batch) END || '{"repeated": true}';
     IF done IS NOT NULL THEN

@@ -1,14 +1,13 @@
 CREATE OR REPLACE FUNCTION messages.stage_publish(stage_id text, queue_name text DEFAULT NULL, run_id text DEFAULT NULL) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap' SET lock_timeout = '3s'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET default_tablespace = '' SET default_table_access_method = 'heap' SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
     stage text;
 BEGIN
-    PERFORM messages.check_name('stage_id', stage_publish.stage_id);
-    IF stage_publish.queue_name IS NOT NULL THEN
-        PERFORM messages.check_queue(stage_publish.queue_name, 'publish');
-    END IF;
+    PERFORM messages.check_length('stage_id', stage_publish.stage_id, 1, 250, required => true);
+    PERFORM messages.check_queue(stage_publish.queue_name, 'publish') WHERE stage_publish.queue_name IS NOT NULL;
     IF messages.begin_publish_run(stage_publish.run_id, stage_publish.queue_name) IS NOT NULL THEN
         RETURN NULL;
     END IF;
@@ -16,11 +15,8 @@ BEGIN
         INSERT INTO messages.publish_stage AS s (stage_id) VALUES (stage_publish.stage_id)
         ON CONFLICT (made_by, stage_id) DO UPDATE SET expires_at = excluded.expires_at
         RETURNING format('messages.publish_stage_%s', s.number) INTO stage;
-    EXCEPTION
-        WHEN lock_not_available THEN
-            PERFORM messages.raise_in_use(format('stage %L', stage_publish.stage_id));
-        WHEN deadlock_detected THEN
-            PERFORM messages.raise_deadlock(format('stage %L', stage_publish.stage_id));
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        PERFORM messages.raise_in_use(format('stage %L', stage_publish.stage_id), SQLSTATE);
     END;
     IF to_regclass(stage) IS NULL THEN
         -- A row that breaks a rule fails in its own task, which knows its number. No compression: max_body_bytes limits the plain value.

@@ -7,7 +7,8 @@ CREATE OR REPLACE FUNCTION messages.end_due(
     OUT more     boolean
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -39,8 +40,10 @@ BEGIN
     END IF;
     -- A message that was leased again since has a timer of its own; one that was given a longer delay waits for its end.
     WITH over AS MATERIALIZED (
-        SELECT m.id, m.expires_at <= moment OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_last
-          FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id JOIN messages.queue q ON q.queue_name = m.queue_name
+        SELECT m.id, m.expires_at <= moment
+                     OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_last
+          FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
+          JOIN messages.queue q ON q.queue_name = m.queue_name
          WHERE coalesce(m.lock_expires_at, least(m.visible_at, m.expires_at)) <= moment
            AND (t.lock_token IS NULL OR t.lock_token = m.lock_token OR m.expires_at <= moment))
     SELECT array_agg(o.id) FILTER (WHERE o.is_last), array_agg(o.id) FILTER (WHERE o.is_last IS NOT TRUE) INTO ended, free FROM over o;

@@ -9,7 +9,8 @@ BEGIN
     INSERT INTO messages.timer (queue_name, at, lock_token, ids)
     SELECT m.queue_name, due.at, due.lock_token, array_agg(m.id)
       FROM messages.message_rows m CROSS JOIN LATERAL (
-        VALUES (m.lock_expires_at, m.lock_token), (m.expires_at, NULL), (CASE WHEN m.due_at IS NOT NULL THEN nullif(m.visible_at, 'infinity') END, NULL)) due (at, lock_token)
+        VALUES (m.lock_expires_at, m.lock_token), (m.expires_at, NULL),
+               (CASE WHEN m.due_at IS NOT NULL THEN nullif(m.visible_at, 'infinity') END, NULL)) due (at, lock_token)
      WHERE due.at IS NOT NULL GROUP BY 1, 2, 3
     UNION ALL
     SELECT DISTINCT b.queue_name, clock_timestamp(), NULL::uuid, '{}'::bigint[] FROM messages.batch b WHERE b.ended_at IS NULL;

@@ -2,27 +2,19 @@ CREATE OR REPLACE FUNCTION messages.delete_expired_records(max_rows integer DEFA
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    kept  record;
     stage record;
 BEGIN
-    DELETE FROM messages.dedup WHERE ctid = ANY (ARRAY(
-        SELECT d.ctid FROM messages.dedup d WHERE d.expires_at <= clock_timestamp()
-         ORDER BY d.expires_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.inbox WHERE ctid = ANY (ARRAY(
-        SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
-         ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.dispatch WHERE ctid = ANY (ARRAY(
-        SELECT d.ctid FROM messages.dispatch d WHERE d.ended_at <= clock_timestamp() - interval '30 days'
-         ORDER BY d.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.batch WHERE ctid = ANY (ARRAY(
-        SELECT b.ctid FROM messages.batch b WHERE b.ended_at <= clock_timestamp() - interval '30 days'
-         ORDER BY b.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.failed_attempt WHERE ctid = ANY (ARRAY(
-        SELECT f.ctid FROM messages.failed_attempt f WHERE f.failed_at <= clock_timestamp() - interval '30 days'
-         ORDER BY f.failed_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.pipeline_run WHERE ctid = ANY (ARRAY(
-        SELECT r.ctid FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
-        SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
+    FOR kept IN
+        SELECT * FROM (VALUES
+            ('dedup', 'expires_at', interval '0'), ('inbox', 'handled_at', '30 days'), ('dispatch', 'ended_at', '30 days'),
+            ('batch', 'ended_at', '30 days'), ('failed_attempt', 'failed_at', '30 days'), ('pipeline_run', 'started_at', '90 days'),
+            ('named_lease', 'expires_at', '1 day')) AS kept (relation, since, period)
+    LOOP
+        EXECUTE format('DELETE FROM messages.%1$I WHERE ctid = ANY (ARRAY(
+                            SELECT o.ctid FROM messages.%1$I o WHERE o.%2$I <= clock_timestamp() - $1
+                             ORDER BY o.%2$I LIMIT $2 FOR UPDATE SKIP LOCKED))', kept.relation, kept.since) USING kept.period, max_rows;
+    END LOOP;
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
          ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
