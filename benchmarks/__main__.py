@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import time
+from functools import partial
 
-from benchmarks import backlog, cases, drain, growth, idle, latency, limits, snapshot  # noqa: F401 each registers its cases
+from benchmarks import backlog, cases, drain, growth, idle, latency, snapshot  # noqa: F401 each registers its cases
 from benchmarks.bench import CASES, Bench
 from benchmarks.curve import draw
 from benchmarks.peers import pgmq
 from benchmarks.report import Report, about, table
 from benchmarks.server import SETTINGS, Server
-from tools import ROOT, SetupError
+from tools import ROOT, run_main
 from tools.binaries import find
 
 
@@ -46,14 +45,9 @@ def main() -> None:
         )
         saved = None
         for name in wanted:
-            started = time.monotonic()
-            lines = CASES[name].run(bench)
-            report.lines.extend(lines)
+            report.measure(name, partial(CASES[name].run, bench))
             if not arguments.only:
                 saved = report.save()
-            print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-            for line in lines:
-                print(f"| {' | '.join(line.cells())} |", flush=True)
     print(f"\n{table(report.lines)}\n")
     if saved:
         print(f"saved as {saved.relative_to(ROOT)}")
@@ -87,7 +81,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SetupError as error:
-        sys.exit(str(error))
+    run_main(main)

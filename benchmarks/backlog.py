@@ -61,30 +61,23 @@ def _with_an_empty_one(bench: Bench, name: str, before: Callable[[Peer, Connecti
 
 @case("waiting-10m", "10,000,000 waiting messages; lease and archive 100, 4 clients; p99 of a lease", quick=False)
 def waiting_10m(bench: Bench) -> list[Line]:
-    samples = next_to_ten_million(bench, {"pgqueue": (PGQUEUE, ""), "pgmq": (PGMQ, "")})
+    with ExitStack() as stack:
+        calls = {}
+        for peer in (PGQUEUE, PGMQ):
+            name = stack.enter_context(bench.server.database(f"10m_{peer.name}", peer.name, peer.install))
+            with bench.server.connect(name) as conn:
+                peer.refill(conn, _TEN_MILLION)
+            load = Load(peer.script("lease_archive", 100), 100)
+            calls[f"{peer.name} rate"] = partial(_rate, bench, name, load)
+            calls[f"{peer.name} p99"] = partial(_p99, bench, name, peer)
+        with bench.server.connect("postgres") as conn:
+            conn.execute("CHECKPOINT")
+        samples = in_turns(calls, bench.rounds)
     name = "10,000,000 waiting"
     return [
         Row(name, "PGMQ", samples["pgqueue rate"], samples["pgmq rate"], target=3.0),
         Row(f"{name}, p99", "PGMQ", samples["pgqueue p99"], samples["pgmq p99"], "ms", 0.4, at_least=False),
     ]
-
-
-def next_to_ten_million(bench: Bench, contestants: dict[str, tuple[Peer, str]]) -> dict[str, list[float]]:
-    """Return messages per second ("NAME rate") and ms of a lease ("NAME p99") of peers, each with SQL of its own."""
-    with ExitStack() as stack:
-        calls = {}
-        for key, (peer, setup) in contestants.items():
-            name = stack.enter_context(bench.server.database(f"10m_{key}", peer.name, peer.install))
-            with bench.server.connect(name) as conn:
-                if setup:
-                    conn.execute(setup)
-                peer.refill(conn, _TEN_MILLION)
-            load = Load(peer.script("lease_archive", 100), 100)
-            calls[f"{key} rate"] = partial(_rate, bench, name, load)
-            calls[f"{key} p99"] = partial(_p99, bench, name, peer)
-        with bench.server.connect("postgres") as conn:
-            conn.execute("CHECKPOINT")
-        return in_turns(calls, bench.rounds)
 
 
 def _rate(bench: Bench, database: str, load: Load) -> float:

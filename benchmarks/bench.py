@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from benchmarks.curve import Curve
+from benchmarks.curve import Curve, Series
 from benchmarks.measure import Drained, Load, Slice, consume_slice, full_slice, in_turns
 from benchmarks.peer import BODY, Peer
 from benchmarks.report import Line
@@ -35,6 +35,10 @@ class Bench:
     rounds: int
     minutes: float
     curves: list[Curve] = field(default_factory=list)
+
+    def curve(self, name: str, x: str, y: str, series: Series, limit: float | None = None) -> None:
+        """Add a curve for the plots."""
+        self.curves.append(Curve(name, x, y, series, limit))
 
     @property
     def noisy_rounds(self) -> int:

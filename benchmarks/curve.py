@@ -18,6 +18,7 @@ from typing import Any, Final
 from tools import ROOT
 
 FOLDER: Final = ROOT / "docs" / "images"
+Series = Mapping[str, Mapping[int, Sequence[float]]]  # of each contestant its samples by size
 _COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555")
 
 
@@ -28,14 +29,13 @@ class Curve:
     :param name: names the picture.
     :param x: what grows.
     :param y: what is measured, with its unit.
-    :param series: for each contestant its samples by size.
     :param limit: what the measure has to reach or keep below, if that is one number.
     """
 
     name: str
     x: str
     y: str
-    series: Mapping[str, Mapping[int, Sequence[float]]]
+    series: Series
     limit: float | None = None
 
 

@@ -19,6 +19,8 @@ from tools import ROOT, STATE, SetupError
 
 _TASKS: Final = 1000
 _QUEUES: Final = 100
+_TRIGGER: Final = "airflow_provider_pgqueue.triggers.message.PgQueueMessageTrigger"
+_ARGUMENTS: Final = '{"queue_name": "idle_{}", "end_task": true}'
 _SETTLE: Final = 10  # seconds after the last has begun to wait
 # The triggers need Airflow, which the environment of the peers does not have.
 _PYTHON: Final = Path(os.environ.get("AIRFLOW_PYTHON") or ROOT / ".venv" / "bin" / "python")
@@ -74,7 +76,7 @@ def _waiting(dsn: str) -> Iterator[None]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     }
     process = subprocess.Popen(
-        [_PYTHON, "-m", "benchmarks.triggers", str(_TASKS), str(_QUEUES)],
+        [_PYTHON, "-m", "benchmarks.brokers.waiters", _TRIGGER, _ARGUMENTS, str(_TASKS), str(_QUEUES)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,

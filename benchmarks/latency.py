@@ -32,9 +32,9 @@ def latency(bench: Bench) -> list[Line]:
     seconds = 4 if bench.quick else 10
     samples = in_turns(
         {
-            "listen": lambda: latencies(bench, PGQUEUE, "listen_pgqueue", publish_ours, seconds),
-            "work": lambda: latencies(bench, PGQUEUE, "work_pgqueue", publish_ours, seconds),
-            "poll": lambda: latencies(bench, PGMQ, "poll_pgmq", _publish_pgmq, seconds),
+            "listen": lambda: _latencies(bench, PGQUEUE, "listen_pgqueue", _publish_ours, seconds),
+            "work": lambda: _latencies(bench, PGQUEUE, "work_pgqueue", _publish_ours, seconds),
+            "poll": lambda: _latencies(bench, PGMQ, "poll_pgmq", _publish_pgmq, seconds),
         },
         1 if bench.quick else 3,
     )
@@ -53,8 +53,7 @@ def latency(bench: Bench) -> list[Line]:
     ]
 
 
-def publish_ours(conn: Connection, number: int) -> None:
-    """Publish a number to ours."""
+def _publish_ours(conn: Connection, number: int) -> None:
     run(conn, verbs.publish("bench", {"number": number}))
 
 
@@ -62,7 +61,7 @@ def _publish_pgmq(conn: Connection, number: int) -> None:
     conn.execute("SELECT * FROM pgmq.send('bench', jsonb_build_object('number', %s::int))", [number])
 
 
-def latencies(bench: Bench, peer: Peer, role: str, publish: Publish, seconds: int) -> list[float]:
+def _latencies(bench: Bench, peer: Peer, role: str, publish: Publish, seconds: int) -> list[float]:
     """Return, for each message, seconds from when its publish had returned until it was leased."""
     with bench.server.database("latency", peer.name, peer.install) as name, bench.server.connect(name) as conn:
         dsn = bench.server.dsn(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,12 @@ class Peer:
     def script(self, verb: str, batch: int = 1) -> str:
         """Return a script for pgbench; the batch is a literal, as in the code of most who write such a statement."""
         return (SCRIPTS / self.name / f"{verb}.sql").read_text().replace(":batch", str(batch))
+
+    def with_column(self, column: str, value: str) -> Peer:
+        """Return it with a plain INSERT that fills another column, too, by the number `n` of the message."""
+        add = self.add.replace("message)", f"message, {column})", 1)
+        add = add.replace("%(body)s::jsonb", f"%(body)s::jsonb, {value}").replace("%(count)s)", "%(count)s) n")
+        return replace(self, add=add)
 
     def refill(
         self,

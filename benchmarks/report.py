@@ -7,7 +7,9 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,6 +121,15 @@ class Report:
     about: Mapping[str, Any]
     lines: list[Line] = field(default_factory=list)
     curves: Sequence[Curve] = ()
+
+    def measure(self, name: str, case: Callable[[], list[Line]]) -> None:
+        """Add the lines of a case, and print them."""
+        started = time.monotonic()
+        lines = case()
+        self.lines.extend(lines)
+        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+        for line in lines:
+            print(f"| {' | '.join(line.cells())} |", flush=True)
 
     def save(self) -> Path:
         """Write the table and all samples; return the table's path."""

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from time import monotonic, process_time
 from typing import Any, Final, NamedTuple
@@ -74,12 +74,8 @@ def drain_pgmq(dsn: str, options: Options) -> Options:
 
 
 @_role
-def drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
+async def drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
     """PGMQ's asynchronous client."""
-    return asyncio.run(_drain_pgmq_asyncpg(dsn, options))
-
-
-async def _drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
     from pgmq.async_queue import PGMQueue
 
     queue = PGMQueue(conn_string=dsn, init_extension=False)
@@ -94,12 +90,8 @@ async def _drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
 
 
 @_role
-def drain_pgqueuer(dsn: str, options: Options) -> Options:
+async def drain_pgqueuer(dsn: str, options: Options) -> Options:
     """PgQueuer in its mode `drain`; ends with the last handler, before its buffers are flushed."""
-    return asyncio.run(_drain_pgqueuer(dsn, options))
-
-
-async def _drain_pgqueuer(dsn: str, options: Options) -> Options:
     import asyncpg
     from pgqueuer import Job, PgQueuer
     from pgqueuer.types import QueueExecutionMode
@@ -118,12 +110,8 @@ async def _drain_pgqueuer(dsn: str, options: Options) -> Options:
 
 
 @_role
-def drain_procrastinate(dsn: str, options: Options) -> Options:
+async def drain_procrastinate(dsn: str, options: Options) -> Options:
     """A procrastinate worker that takes one job at a time, so many at once as the others take in a batch."""
-    return asyncio.run(_drain_procrastinate(dsn, options))
-
-
-async def _drain_procrastinate(dsn: str, options: Options) -> Options:
     from procrastinate import App, PsycopgConnector
 
     app = App(connector=PsycopgConnector(conninfo=dsn))
@@ -207,22 +195,6 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
 
 
 @_role
-def take_raw(dsn: str, options: Options) -> dict[int, float]:
-    """LISTEN, then delete the row that each NOTIFY names: no lease, no attempt, no archive."""
-    import psycopg
-
-    seen: dict[int, float] = {}
-    with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
-        conn.execute("LISTEN raw")
-        end = _begin().at + options["seconds"]
-        while monotonic() < end:
-            for notify in list(conn.notifies(timeout=0.1, stop_after=1)):
-                taken = conn.execute("DELETE FROM raw WHERE id = %s RETURNING message", [notify.payload]).fetchall()
-                seen.update((body["number"], monotonic()) for (body,) in taken)
-    return seen
-
-
-@_role
 def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     """`core.Worker`, as it ships: when each message came to its handler."""
     from airflow_provider_pgqueue.core import Consumer, Message, Worker
@@ -260,6 +232,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     role, dsn, options = sys.argv[1:]
     result = _ROLES[role](dsn, json.loads(options))
+    if isinstance(result, Coroutine):
+        result = asyncio.run(result)
     print(json.dumps(result), flush=True)
     # Without waiting for what a client library may have left running.
     os._exit(0)

@@ -33,7 +33,7 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from jinja2 import TemplateError
 from psycopg import sql
 
-from airflow_provider_pgqueue.cli.duration import ago, duration
+from airflow_provider_pgqueue.cli.options import ago, duration
 from airflow_provider_pgqueue.cli.program import COMMANDS, program
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.core import (

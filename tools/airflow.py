@@ -163,10 +163,10 @@ class Stack:
         """Send a signal, by default KILL, to all processes of one component."""
         processes.send(self.component_processes(component), signal_number)
 
-    def restart(self, component: str, timeout: float = 120.0) -> None:
+    def restart(self, component: str) -> None:
         """Kill one component, start it again and wait until all is healthy, as `start` does."""
         processes.end(lambda: self.component_processes(component), patience=0)
-        self.start(timeout)
+        self.start()
 
     def _ours(self, among: Collection[int] | None = None) -> set[int]:
         return processes.with_environment("AIRFLOW_HOME", str(self.home), among=among)
@@ -251,13 +251,13 @@ class Stack:
         return 0, 0
 
 
-def demo_stack(cluster: Cluster, *, environment: Mapping[str, str] | None = None) -> Stack:
+def demo_stack(cluster: Cluster) -> Stack:
     """Return the Airflow of `make demo` and `make up`, on a running cluster."""
     return Stack(
         STATE / cluster.binaries.kind / "airflow",
         metadata=cluster.create_database(AIRFLOW_DATABASE),
         dags=ROOT / "dags_examples",
-        environment={"AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database(QUEUE_DATABASE)} | dict(environment or {}),
+        environment={"AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database(QUEUE_DATABASE)},
         preferred_port=UI_PORT,
     )
 

@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from http.client import HTTPException
 from typing import Any, Final
@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 REQUEST_TIMEOUT: Final = 30.0
 WRITE_TIMEOUT: Final = 120.0  # longer, because a write that got no answer is not sent again
+REPEAT_FOR: Final = 120.0
 COMPONENTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 FINISHED: Final = frozenset({"success", "failed"})
 
@@ -33,13 +34,12 @@ class ApiError(Exception):
 class AirflowClient:
     """The REST API of one Airflow that logs everybody in as admin.
 
-    Reads and `trigger` are repeated when the connection breaks or times out, until `retry_for` seconds have
-    passed; other writes are sent once. Everything that waits raises TimeoutError with what it saw last.
+    Reads and `trigger` are repeated for two minutes when the connection breaks or times out; other writes are sent
+    once. Everything that waits raises TimeoutError with what it saw last.
     """
 
-    def __init__(self, url: str, *, retry_for: float = 120.0) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self.retry_for = retry_for
         self._token: str | None = None
 
     def get(self, path: str, **parameters: Any) -> Any:
@@ -80,14 +80,9 @@ class AirflowClient:
             before()
             return self.health()
 
-        _wait(
-            look,
-            lambda health: all(_healthy(health, name, since) for name in COMPONENTS),
-            timeout,
-            "health",
-        )
+        _wait(look, lambda health: all(_healthy(health, name, since) for name in COMPONENTS), timeout, "health")
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 300.0) -> None:
+    def wait_for_dag(self, dag_id: str) -> None:
         """Wait until the DAG was parsed; fails with the import errors if there are some by then."""
 
         def look() -> Any:
@@ -98,7 +93,7 @@ class AirflowClient:
                     raise
                 return self.import_errors()
 
-        _wait(look, lambda answer: isinstance(answer, dict), timeout, f"DAG {dag_id!r}")
+        _wait(look, lambda answer: isinstance(answer, dict), 300.0, f"DAG {dag_id!r}")
 
     def import_errors(self) -> list[str]:
         """Return the errors of DAG files that could not be parsed."""
@@ -130,25 +125,18 @@ class AirflowClient:
         parameters = {"order_by": "run_after"} | filters
         return list(self._pages(f"dags/{quote(dag_id, safe='~')}/dagRuns", "dag_runs", parameters))
 
-    def wait_for_run(
-        self, dag_id: str, run_id: str, *, states: Collection[str] = FINISHED, timeout: float = 300.0
-    ) -> str:
-        """Wait until the run is in one of these states, and return it."""
-        state = _wait(
-            lambda: self.run(dag_id, run_id)["state"],
-            lambda state: state in states,
-            timeout,
-            f"run {run_id!r} of {dag_id!r} in {sorted(states)}",
-        )
-        return str(state)
+    def wait_for_run(self, dag_id: str, run_id: str, *, timeout: float = 300.0) -> str:
+        """Wait until the run has ended, and return how."""
+        what = f"end of run {run_id!r} of {dag_id!r}"
+        return str(_wait(lambda: self.run(dag_id, run_id)["state"], FINISHED.__contains__, timeout, what))
 
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """Return the task instances of a run, mapped ones too (`~`, `~` for all runs of all DAGs)."""
         return list(self._pages(f"{_run_path(dag_id, run_id)}/taskInstances", "task_instances", {}))
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1) -> Any:
-        """Return a value that a task handed on."""
-        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
+    def xcom(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Any:
+        """Return what a task handed on."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/return_value"
         return self.get(path, map_index=map_index, deserialize="true")["value"]
 
     def log(self, dag_id: str, run_id: str, task_id: str, *, attempt: int = 1, map_index: int = -1) -> str:
@@ -175,7 +163,7 @@ class AirflowClient:
             offset += 100
 
     def _repeat(self, attempt: Callable[[], Any]) -> Any:
-        give_up_at = time.monotonic() + self.retry_for
+        give_up_at = time.monotonic() + REPEAT_FOR
         while True:
             try:
                 return attempt()

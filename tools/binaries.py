@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from airflow_provider_pgqueue.testing import binaries
 from airflow_provider_pgqueue.testing.binaries import OLDEST, Binaries
@@ -70,6 +73,44 @@ def install(packages: Callable[[], list[str]]) -> bool:
     FAILED.parent.mkdir(exist_ok=True)
     FAILED.touch()
     return False
+
+
+@cache
+def program(package: str, *names: str) -> str | None:
+    """Return the path of a program of a package of Debian, which is installed if that is allowed and needed."""
+    path = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin"
+
+    def found() -> str | None:
+        return next((program for name in names if (program := shutil.which(name, path=path))), None)
+
+    return found() or (found() if install(lambda: [package]) else None)
+
+
+def unpacked(package: str) -> Path:
+    """Return the folder with the files of a package of Debian, fetched once; empty where it cannot be had.
+
+    It is not installed: that needs root, and would start servers and bring users and services.
+    """
+    folder = STATE / package
+    STATE.mkdir(exist_ok=True)
+    with (STATE / f"{package}.lock").open("w") as lock:
+        # One of all processes fetches it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=STATE) as place:
+                files = Path(place, "files")
+                files.mkdir()
+                if shutil.which("apt-get") and shutil.which("dpkg-deb") and not _fetch(package, place):
+                    subprocess.run(["apt-get", "-q", "update"], capture_output=True)
+                    _fetch(package, place)
+                for file in Path(place).glob("*.deb"):
+                    subprocess.run(["dpkg-deb", "--extract", file, files], check=True)
+                files.rename(folder)
+    return folder
+
+
+def _fetch(package: str, place: str) -> bool:
+    return not subprocess.run(["apt-get", "-q", "download", package], cwd=place, capture_output=True).returncode
 
 
 def _failed_today() -> bool:

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,14 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from tools import SetupError
-from tools.binaries import install
+from tools.binaries import program
 
-_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE: Final = 120.0  # seconds, on a loaded machine
 _KEYS: Final = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
 # Its pipes are the files 3 and 4 of the program.
@@ -34,14 +31,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-@cache
 def find() -> str | None:
     """Return the path of the program, after installing Debian's package if that is allowed and needed."""
-    return _found() or (_found() if install(lambda: ["chromium"]) else None)
-
-
-def _found() -> str | None:
-    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+    return program("chromium", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @dataclass
@@ -131,22 +123,22 @@ class Browser:
         mode = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[mode])
 
-    def draw(self, file: Path, *, whole: bool = False) -> None:
-        """Write a picture of the window as PNG, or of the whole page, when everything in it is drawn."""
+    def draw(self, file: Path) -> None:
+        """Write a picture of the window as PNG, when everything in it is drawn."""
         self.until(
             "[...document.querySelectorAll('pg-plot, pg-spark')].every("
             "(one) => one.shadowRoot?.querySelector('link')?.sheet && one.shadowRoot.querySelector('canvas'))"
         )
         self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        picture = self.call("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(picture["data"]))
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
     """Start a Chromium and give a tab of it; end it after the block."""
-    program = find()
-    if program is None:
+    chromium = find()
+    if chromium is None:
         raise SetupError("there is no Chromium. Install it as root: apt-get install chromium.")
     # The sandbox of Chromium refuses root, and the shared memory of a container is too small for it.
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
@@ -154,7 +146,7 @@ def browser() -> Iterator[Browser]:
     theirs_in, commands = os.pipe()
     replies, theirs_out = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [program, *options, *quiet, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
+        command = [chromium, *options, *quiet, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
         start = [sys.executable, "-c", _START, str(theirs_in), str(theirs_out), *command]
         process = subprocess.Popen(start, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL)
         try:

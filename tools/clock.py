@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from airflow_provider_pgqueue.testing import server_user
-from tools import ROOT, STATE, SetupError
+from tools import ROOT, STATE, SetupError, run_main
 
 MOMENTS: Final = (
     ("2027-05-12T23:50Z", "UTC"),  # the day ends
@@ -53,7 +53,4 @@ def _library() -> Path:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SetupError as error:
-        sys.exit(str(error))
+    run_main(main)

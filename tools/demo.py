@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,16 +41,15 @@ SELECT count(*) FROM pg_stat_activity
 """
 
 
-def main() -> int:
-    """Run the demo; 0 if the accounts balance."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def demonstrate(description: str | None, run: Callable[[int | None], int]) -> int:
+    """Run a demo with the number of flights of the command line, and return its exit status."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--flights", type=int, default=None, help=f"how many flights to publish (all {ALL_FLIGHTS})")
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)
+    flights = parser.parse_args().flights
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with fresh_stack() as (cluster, stack), psycopg.connect(cluster.dsn(QUEUE_DATABASE), autocommit=True) as conn:
-            return Demo(stack, conn, arguments.flights).run()
-    except SetupError as error:
+        return run(flights)
+    except (SetupError, subprocess.CalledProcessError) as error:
         console.print(f"[red]{error}")
         return 1
     except KeyboardInterrupt:
@@ -57,8 +57,9 @@ def main() -> int:
         return 130
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+def _run(flights: int | None) -> int:
+    with fresh_stack() as (cluster, stack), psycopg.connect(cluster.dsn(QUEUE_DATABASE), autocommit=True) as conn:
+        return Demo(stack, conn, flights).run()
 
 
 @contextmanager
@@ -219,4 +220,4 @@ class Demo:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(demonstrate(__doc__, _run))

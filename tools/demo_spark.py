@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,19 +14,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import psycopg
-from rich.console import Console
 from rich.table import Table
 
 from airflow_provider_pgqueue.core import migrate
 from tools import QUEUE_DATABASE, ROOT, STATE, SetupError
-from tools.demo import ALL_FLIGHTS, step
+from tools.demo import ALL_FLIGHTS, console, demonstrate, step
 from tools.partitions import make_empty_partition
 from tools.postgres import Cluster, demo_cluster
 
 HOME: Final = STATE / "demo-spark"
 EXAMPLES: Final = ROOT / "dags_examples"
 QUEUE: Final = "spark_flights"
-console = Console(soft_wrap=True)
 
 _ACCOUNT: Final = """
 SELECT (SELECT count(*) FROM messages.message) AS left,
@@ -44,21 +40,10 @@ UPDATE messages.message_archive SET archived_at = %s + (archived_at - date_trunc
 """
 
 
-def main() -> int:
+def _run(flights: int | None) -> int:
     """Run the demo; 0 if the accounts balance and the figures are those of the data file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flights", type=int, default=None, help=f"how many flights to publish (all {ALL_FLIGHTS})")
-    flights = parser.parse_args().flights
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with fresh_database() as cluster:
-            return Demo(cluster.dsn(QUEUE_DATABASE), flights).run()
-    except (SetupError, subprocess.CalledProcessError) as error:
-        console.print(f"[red]{error}")
-        return 1
-    except KeyboardInterrupt:
-        console.print("[yellow]Interrupted; everything is stopped.")
-        return 130
+    with fresh_database() as cluster:
+        return Demo(cluster.dsn(QUEUE_DATABASE), flights).run()
 
 
 @contextmanager
@@ -189,4 +174,4 @@ def _print(rows: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(demonstrate(__doc__, _run))

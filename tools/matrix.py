@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools import ROOT, STATE, SetupError
+from tools import ROOT, STATE, SetupError, run_main
 
 PINS: Final = ROOT / "tools" / "airflow_versions"
 _UV: Final = STATE / "boot" / "bin" / "uv"
@@ -114,7 +113,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except SetupError as error:
-        sys.exit(str(error))
+    run_main(main)

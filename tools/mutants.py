@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tools import ROOT, SetupError
+from tools import ROOT, SetupError, run_main
 
 VARIABLE: Final = "PGQUEUE_MUTANT"
 LONGEST: Final = 300.0  # seconds: tests that hang have noticed, and statement_timeout ends most of them long before
@@ -139,7 +139,4 @@ def _timed(mutant: Mutant) -> tuple[str | None, float]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except SetupError as error:
-        sys.exit(str(error))
+    run_main(main)

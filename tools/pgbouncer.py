@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_pgqueue.testing import server_user
 from airflow_provider_pgqueue.testing.ports import free_port
 from tools import SetupError
-from tools.binaries import install
+from tools.binaries import program
 
 _SETTINGS: Final = """
 [databases]
@@ -35,14 +33,9 @@ max_client_conn = 200
 _PATIENCE: Final = 30.0  # seconds until it takes connections
 
 
-@cache
 def find() -> str | None:
     """Return the path of the program, after installing Debian's package if that is allowed and needed."""
-    return _found() or (_found() if install(lambda: ["pgbouncer"]) else None)
-
-
-def _found() -> str | None:
-    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    return program("pgbouncer", "pgbouncer")
 
 
 class Pooler:
@@ -66,8 +59,8 @@ class Pooler:
 
     def start(self) -> None:
         """Start it, and return when it takes connections."""
-        program = find()
-        if program is None:
+        pgbouncer = find()
+        if pgbouncer is None:
             raise SetupError("PgBouncer is not installed. Install it as root: apt-get install pgbouncer.")
         self._directory.mkdir(exist_ok=True)
         users, settings = self._directory / "users.txt", self._directory / "pgbouncer.ini"
@@ -77,7 +70,7 @@ class Pooler:
         )
         with (self._directory / "pgbouncer.log").open("w") as log:
             self._process = subprocess.Popen(
-                [program, str(settings)], cwd="/", stdout=log, stderr=log, **server_user.arguments()
+                [pgbouncer, str(settings)], cwd="/", stdout=log, stderr=log, **server_user.arguments()
             )
         until = time.monotonic() + _PATIENCE
         while not self._takes_connections():

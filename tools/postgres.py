@@ -13,7 +13,7 @@ from typing import Final
 from airflow_provider_pgqueue.testing import server_user
 from airflow_provider_pgqueue.testing.binaries import Binaries
 from airflow_provider_pgqueue.testing.server import Server
-from tools import QUEUE_DATABASE, STATE, SetupError
+from tools import QUEUE_DATABASE, STATE, SetupError, run_main
 from tools.binaries import embedded, find
 
 SETTINGS: Final[Mapping[str, str | int]] = {
@@ -103,9 +103,9 @@ def cron_settings(database: str) -> dict[str, str | int]:
     return {"shared_preload_libraries": "pg_cron", "cron.database_name": database}
 
 
-def demo_cluster(kind: str | None = None) -> Cluster:
+def demo_cluster() -> Cluster:
     """Return the cluster of `make demo` and `make up`, started or not; each kind of server has its own."""
-    found = find(kind or os.environ.get("PG") or "auto").kind
+    found = find(os.environ.get("PG") or "auto").kind
     return Cluster(STATE / found / "postgres", kind=found)
 
 
@@ -139,7 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SetupError as error:
-        sys.exit(str(error))
+    run_main(main)

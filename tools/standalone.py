@@ -135,8 +135,8 @@ class Standalone:
         own |= {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": address}
         return kept | own | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
-    def _said(self, name: str, what: re.Pattern[str], timeout: float = 180) -> re.Match[str]:
-        deadline = time.monotonic() + timeout
+    def _said(self, name: str, what: re.Pattern[str]) -> re.Match[str]:
+        deadline = time.monotonic() + 180
         while not (found := what.search((self.home / f"{name}.err").read_text())):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{name} of the cluster did not say {what.pattern!r}")

@@ -6,27 +6,18 @@ from datetime import datetime, timedelta
 
 import click
 
-from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.duration import ago, duration
-from airflow_provider_pgqueue.cli.output import number_option, records, show_rows
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.cli.sparkline import sparkline
-from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.cli.connection import ask, connected
+from airflow_provider_pgqueue.cli.options import ago, duration, number_option
+from airflow_provider_pgqueue.cli.output import records, show_rows
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
+from airflow_provider_pgqueue.cli.text import say, sparkline
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.repair.repair import is_fingerprint
 
 _MOST = 100
 _CAUSE = ("queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id", "example")
 _SHOWN = ("queue_name", "result", "cause", "died", "waiting", "trend", "last_at", "deaths", "pattern")
-
-
-def fingerprint(text: str) -> str:
-    """Convert an option that names a cause; click names it `FINGERPRINT` in the help."""
-    if not is_fingerprint(text):
-        raise click.BadParameter(f"{text[:40]!r} is not a fingerprint. List the fingerprints: pgqueue causes")
-    return text
 
 
 @click.command()
@@ -34,8 +25,7 @@ def fingerprint(text: str) -> str:
 @click.option("--since", type=ago, metavar="DURATION", default="1d", show_default=True, help="How far to look back.")
 @click.option("--step", type=duration, default="1h", show_default=True, help="Length of a step of the series.")
 @number_option("causes", most=1000)
-@shared_options
-@pass_settings
+@with_settings
 def causes(settings: Settings, queue: str | None, since: datetime, step: timedelta, number: int) -> None:
     """Show the causes of death of messages, how many died in each step of time, and the trend.
 
@@ -61,8 +51,7 @@ def causes(settings: Settings, queue: str | None, since: datetime, step: timedel
 
 @click.command()
 @click.argument("queue", required=False)
-@shared_options
-@pass_settings
+@with_settings
 def dead(settings: Settings, queue: str | None) -> None:
     """Count dead messages by cause.
 
@@ -70,8 +59,7 @@ def dead(settings: Settings, queue: str | None) -> None:
     dismissed are left out. Each cause comes with an example; the hundred most frequent are shown. `pgqueue requeue
     --cause` and `pgqueue dismiss --cause` take its fingerprint.
     """
-    with connected(settings) as conn:
-        causes = run(conn, verbs.dead_causes(queue))
+    causes = ask(settings, verbs.dead_causes(queue))
     shown = causes if settings.as_json else causes[:_MOST]
     show_rows(settings, "causes", records(shown), _CAUSE)
     if len(shown) < len(causes):

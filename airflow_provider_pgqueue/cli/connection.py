@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import psycopg
 
@@ -16,18 +16,13 @@ from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters, pause_after
-from airflow_provider_pgqueue.core.errors import (
-    ConnectionFailed,
-    PermissionDenied,
-    PgQueueError,
-    refused,
-    translate,
-    why_again,
-)
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, PermissionDenied, refused, translate, why_again
 from airflow_provider_pgqueue.core.message import QueueStatus
 from airflow_provider_pgqueue.core.privilege import fix_of
+from airflow_provider_pgqueue.core.verbs import Statement
 
 Connection = psycopg.Connection[Any]
+T = TypeVar("T")
 _SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
 _UNNAMED: Final = "PGQUEUE_DSN is not set: name the database there, with --dsn, or in libpq's own PGHOST, PGDATABASE, …"
 
@@ -48,13 +43,15 @@ def connected(settings: Settings, *, check: bool = True) -> Iterator[Connection]
             _raise_with_role(conn, error)
 
 
-def _raise_with_role(conn: Connection, error: Exception) -> NoReturn:
-    known = isinstance(error, PermissionDenied) and error.fix is not None
-    told = (
-        error
-        if known or not isinstance(error, psycopg.Error | PgQueueError)
-        else refused(conn, error, wants="observer")
-    )
+def ask(settings: Settings, statement: Statement[T]) -> T:
+    """Run a verb over a connection of its own, and return its result."""
+    with connected(settings) as conn:
+        return run(conn, statement)
+
+
+def _raise_with_role(conn: Connection, error: psycopg.Error | PermissionDenied) -> NoReturn:
+    has_fix = isinstance(error, PermissionDenied) and error.fix is not None
+    told = error if has_fix else refused(conn, error, wants="observer")
     raise told from (error if told is not error else error.__cause__)
 
 

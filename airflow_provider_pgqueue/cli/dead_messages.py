@@ -11,12 +11,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from airflow_provider_pgqueue.cli.causes import fingerprint
-from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected, status_for
-from airflow_provider_pgqueue.cli.duration import duration, time_options
+from airflow_provider_pgqueue.cli.options import confirm, duration, fingerprint, time_options, yes_option
 from airflow_provider_pgqueue.cli.output import records, show, show_done
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
@@ -169,8 +167,7 @@ def _which(default: str) -> Callable[[F], Callable[..., None]]:
 @click.option(
     "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
 )
-@shared_options
-@pass_settings
+@with_settings
 def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: timedelta, dry_run: bool) -> None:
     """Publish dead messages again.
 
@@ -207,8 +204,7 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
 @_which("all.")
 @click.option("--reason", required=True, help="The reason, which is kept in the archive.")
 @yes_option
-@shared_options
-@pass_settings
+@with_settings
 def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: bool) -> None:
     """Dismiss dead messages: nothing more is done about them.
 

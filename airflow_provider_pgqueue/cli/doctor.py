@@ -10,7 +10,7 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, open_connection
 from airflow_provider_pgqueue.cli.output import records, span, to_text
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line, printable, say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -54,8 +54,7 @@ _USES: Final = {
     help="The lowest severity that makes the exit status 1.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List also the checks that found no problem.")
-@shared_options
-@pass_settings
+@with_settings
 def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
     """Look for problems: connection, schema, privileges, upkeep, health.
 
@@ -203,11 +202,8 @@ def _health(conn: Connection) -> Iterator[Finding]:
         yield _refused(conn, "health", "notice", error)
 
 
-def _refused(conn: Connection, check: str, severity: str, error: Exception) -> Finding:
+def _refused(conn: Connection, check: str, severity: str, error: PgQueueError) -> Finding:
     """Return that something was not checked, with the privilege that is missing."""
-    told = (
-        refused(conn, error, wants="observer") if isinstance(error, PermissionDenied) and error.fix is None else error
-    )
-    if isinstance(told, PgQueueError):
-        return Finding(check, severity, f"not checked: {one_line(told.problem)}", told.fix)
-    return Finding(check, severity, f"not checked: {one_line(str(told))}")
+    told = refused(conn, error, wants="observer") if error.fix is None else error
+    fix = told.fix if isinstance(told, PgQueueError) else None
+    return Finding(check, severity, f"not checked: {one_line(error.problem)}", fix)

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.fix import log_to_stderr
+from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import show_done
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core.quantity import quantity
 
 
@@ -41,8 +41,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
     show_default=True,
     help="How many threads export at once; each has a connection and buffers up to 64 MB of rows.",
 )
-@shared_options
-@pass_settings
+@with_settings
 def export(
     settings: Settings, target: str, older_than: timedelta, partitions: Sequence[str], drop: bool, parallelism: int
 ) -> None:

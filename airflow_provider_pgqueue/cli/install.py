@@ -1,4 +1,4 @@
-"""Installs, upgrades and removes the schema."""
+"""Installs, upgrades and removes the schema, and does its upkeep by hand."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue import __version__
-from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.options import confirm, yes_option
 from airflow_provider_pgqueue.cli.output import show, show_done
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import migrations, verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import current_version
-from airflow_provider_pgqueue.core.errors import INSTALL, PermissionDenied, SchemaMissing
-from airflow_provider_pgqueue.core.installation import check_owner, schedule_upkeep
-from airflow_provider_pgqueue.core.migrations import migrate, scripts
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
+from airflow_provider_pgqueue.core import installation, migrations
+from airflow_provider_pgqueue.core.errors import INSTALL, SchemaMissing
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query, sql_folder
+from airflow_provider_pgqueue.core.upkeep import do_upkeep
 
 
 @click.command()
@@ -33,8 +30,7 @@ from airflow_provider_pgqueue.core.query import query, sql_folder
     help="The login that pg_cron does the upkeep as. Default: this one; for a superuser messages_cron.",
 )
 @click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
-@shared_options
-@pass_settings
+@with_settings
 def install(settings: Settings, cron: bool | None, cron_role: str | None, print_sql: bool) -> None:
     """Install or upgrade the schema; let pg_cron do the upkeep where it is available.
 
@@ -44,28 +40,9 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
         script = _install_script(cron)
         show(settings, {"sql": script}, "") if settings.as_json else click.echo(script, nl=False)
         return
-    # One transaction: after a commit, whoever may write to the schema could replace what a superuser calls next.
-    with connected(settings, check=False) as conn, conn.transaction():
-        applied = migrate(conn)
-        no_cron = schedule_upkeep(conn, cron, cron_role)
-        found = {
-            "database": conn.info.dbname,
-            "schema_version": current_version(conn),
-            "migrations_applied": applied,
-            "upkeep_mode": run(conn, verbs.upkeep_mode()) if no_cron else "pg_cron",
-            "no_cron_because": no_cron,
-            "no_roles_because": _no_roles(conn),
-        }
+    with connected(settings, check=False) as conn:
+        found = {"database": conn.info.dbname, **installation.install(conn, cron=cron, cron_role=cron_role)}
     show_done(settings, found, _installed(found))
-
-
-def _no_roles(conn: Connection) -> str | None:
-    """Return why the schema was installed without its group roles; None if it has them."""
-    try:
-        check_owner(conn)
-    except PermissionDenied as error:
-        return str(error)
-    return None
 
 
 def _installed(found: dict[str, Any]) -> str:
@@ -86,7 +63,7 @@ def _install_script(cron: bool | None = None) -> str:
     _, _, body = (sql_folder() / "install.sql").read_text().partition("\\set ON_ERROR_STOP on\n")
     text = f"-- Installs or upgrades schema messages of pgqueue {__version__}: psql -f THIS_FILE DSN\n"
     text += "\\set ON_ERROR_STOP on\n" + body
-    for script in scripts():
+    for script in migrations.scripts():
         text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
     if cron is not None:
         text = text.removesuffix("COMMIT;\n")
@@ -96,14 +73,13 @@ def _install_script(cron: bool | None = None) -> str:
 
 @click.command()
 @yes_option
-@shared_options
-@pass_settings
+@with_settings
 def uninstall(settings: Settings, yes: bool) -> None:
     """Remove the schema with all queues, messages and archives."""
     with connected(settings, check=False) as conn:
         waiting, archived = _contents(conn)
         question = (
-            f"Remove schema messages from database {conn.info.dbname} on {_server(conn)}, "
+            f"Remove schema messages from database {conn.info.dbname} on {conn.info.host}:{conn.info.port}, "
             f"with {quantity(waiting)} and {quantity(archived, 'archived message')}?"
         )
         confirm(question, yes=yes)
@@ -125,5 +101,20 @@ def _contents(conn: Connection) -> tuple[int, int]:
     return waiting, archived
 
 
-def _server(conn: Connection) -> str:
-    return f"{conn.info.host}:{conn.info.port}"
+@click.command()
+@with_settings
+def upkeep(settings: Settings) -> None:
+    """Do one round of the upkeep, which pg_cron or Airflow does every minute.
+
+    It ends expired leases, archives expired messages, notifies consumers of waiting ones and makes partitions of the
+    archive. Running it at the same time as another upkeep does no harm.
+
+    The counts: freed, expired leases that it ended; archived, messages that had expired or were out of attempts; rung,
+    messages for which it notified consumers again; partitions_made and partitions_dropped, of the archive;
+    archive_deleted, archived messages whose retention had ended; cron_history_purged, old rows of its jobs in the
+    history of pg_cron; history_rows, what it recorded for the history. While another upkeep runs there is only skipped,
+    with the reason.
+    """
+    with connected(settings) as conn:
+        counts = do_upkeep(conn)
+    show_done(settings, counts, "did the upkeep: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + ".")

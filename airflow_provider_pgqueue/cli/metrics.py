@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from airflow_provider_pgqueue.cli.connection import connected
+from airflow_provider_pgqueue.cli.connection import ask
 from airflow_provider_pgqueue.cli.output import Row, to_text
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
 
 
 @click.command()
@@ -24,22 +23,22 @@ from airflow_provider_pgqueue.core.client import run
     show_default=True,
     help="How many queues have metrics of their own, the oldest first; the others are summed up as other.",
 )
-@shared_options
-@pass_settings
+@with_settings
 def metrics(settings: Settings, listen: str | None, max_queues: int) -> None:
     """Print the metrics in the format of OpenMetrics, or serve them to Prometheus.
 
     Needs prometheus-client, except with --json. Each scrape queries the database once.
     """
+
+    def look() -> Sequence[Row]:
+        return ask(settings, verbs.metrics(max_queues))
+
     if listen is not None:
-        _serve(settings, _address(listen), max_queues)
-        return
-    with connected(settings) as conn:
-        found = run(conn, verbs.metrics(max_queues))
-    if settings.as_json:
-        say(to_text({"metrics": found}))
-        return
-    say(_exposition().as_text(found).rstrip("\n"))
+        _serve(look, *_address(listen))
+    elif settings.as_json:
+        say(to_text({"metrics": look()}))
+    else:
+        say(_exposition().as_text(look()).rstrip("\n"))
 
 
 def _exposition() -> Any:
@@ -59,19 +58,12 @@ def _address(listen: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _serve(settings: Settings, address: tuple[str, int], max_queues: int) -> None:
+def _serve(look: Callable[[], Sequence[Row]], host: str, port: int) -> None:
     exposition = _exposition()
-
-    def look() -> Sequence[Row]:
-        with connected(settings) as conn:
-            found = run(conn, verbs.metrics(max_queues))
-        return found
-
     look()  # what is wrong from the beginning is said here, not to each scrape
     try:
-        server, thread = exposition.serve(look, *address)
+        server, thread = exposition.serve(look, host, port)
     except (OSError, OverflowError) as error:
-        where = f"{address[0]}:{address[1]}"
-        raise click.ClickException(f"cannot listen at {where}: {error}. Give another address.") from error
-    say(f"serving http://{address[0]}:{server.server_port}/metrics", err=True)
+        raise click.ClickException(f"cannot listen at {host}:{port}: {error}. Give another address.") from error
+    say(f"serving http://{host}:{server.server_port}/metrics", err=True)
     thread.join()

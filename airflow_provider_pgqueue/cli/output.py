@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -15,15 +16,8 @@ from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import printable, say
 from airflow_provider_pgqueue.core.quantity import per_second, seen
 
-F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 _WIDE = 100_000  # no terminal: nothing is cut
-
-
-def number_option(what: str, *, default: int = 20, most: int | None = 10_000) -> Callable[[F], F]:
-    """Return what adds -n to a command: how many rows it shows."""
-    kind, help_ = click.IntRange(1, most), f"How many {what} to show."
-    return click.option("-n", "--number", type=kind, default=default, show_default=True, help=help_)
 
 
 def show(settings: Settings, value: Row, text: str) -> None:
@@ -133,8 +127,6 @@ def span(duration: timedelta) -> str:
 
 def records(values: Sequence[Any]) -> list[Row]:
     """Return dataclasses of the queue as rows."""
-    from dataclasses import asdict
-
     return [asdict(value) for value in values]
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from datetime import timedelta
 from itertools import islice
 from typing import Any, BinaryIO
 
 import click
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines, refuse_huge_numbers
+from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import console, show_done
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -28,22 +26,6 @@ from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 _DEFAULT_BATCH = 1000
 _BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LineOptions:
-    """How messages are published: the same for all, or a key from a field of each."""
-
-    priority: int
-    delay: timedelta
-    expires_in: timedelta | None
-    headers: dict[str, Any] | None
-    topic: str | None
-    reference_field: str | None
-    dedup_key_field: str | None
-    dedup_window: timedelta | None
-    on_conflict: str
-    group_key_field: str | None
 
 
 @click.command()
@@ -103,8 +85,7 @@ class _LineOptions:
     show_default=True,
     help="Messages per batch.",
 )
-@shared_options
-@pass_settings
+@with_settings
 def publish(
     settings: Settings,
     /,
@@ -134,7 +115,7 @@ def publish(
     ):
         try:
             for batch in _batches(lines, batch_size):
-                ids = _publish(conn, queue, batch, _LineOptions(**policy))
+                ids = _publish(conn, queue, batch, policy)
                 repeated = sum(isinstance(id_, Duplicate) for id_ in ids)
                 published += len(ids) - repeated
                 duplicates += repeated
@@ -165,23 +146,18 @@ def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def _publish(conn: Connection, queue: str, batch: list[Line], policy: _LineOptions) -> list[int]:
-    def keys(field: str | None) -> list[str] | None:
+def _publish(conn: Connection, queue: str, batch: list[Line], policy: Mapping[str, Any]) -> list[int]:
+    """Publish a batch as the options of the command say: the same for all messages, or a key from a field of each."""
+
+    def keys(name: str) -> list[str] | None:
+        field = policy[f"{name}_field"]
         return [line.key(field) for line in batch] if field else None
 
-    options: verbs.BatchOptions = {
-        "priority": policy.priority,
-        "delay": policy.delay,
-        "expires_in": policy.expires_in,
-        "headers": policy.headers,
-        "topics": [policy.topic] * len(batch) if policy.topic else None,
-        "references": keys(policy.reference_field),
-        "group_keys": keys(policy.group_key_field),
-    }
-    if policy.dedup_key_field:
-        options["dedup_keys"] = keys(policy.dedup_key_field)
-        options["dedup_window"] = policy.dedup_window
-        options["on_conflict"] = policy.on_conflict
+    options: Any = {name: policy[name] for name in ("priority", "delay", "expires_in", "headers")}
+    options["topics"] = [policy["topic"]] * len(batch) if policy["topic"] else None
+    options |= {f"{name}s": keys(name) for name in ("reference", "group_key", "dedup_key")}
+    if options["dedup_keys"]:
+        options |= {name: policy[name] for name in ("dedup_window", "on_conflict")}
     statement = verbs.publish_texts(queue, [line.text for line in batch], **options)
     try:
         return run(conn, statement)

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.fix import log_to_stderr
+from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import show, show_done
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.worker import load
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -89,8 +89,7 @@ from airflow_provider_pgqueue.core.verbs import DeadFilter
     help="Name of the run, kept in the archive. A run that is started again under its name continues. "
     "Default: a new name.",
 )
-@shared_options
-@pass_settings
+@with_settings
 def repair(
     settings: Settings,
     /,

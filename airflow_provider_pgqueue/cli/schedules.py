@@ -6,28 +6,26 @@ from typing import Any
 
 import click
 
-from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
-from airflow_provider_pgqueue.cli.connection import connected
+from airflow_provider_pgqueue.cli.connection import ask
 from airflow_provider_pgqueue.cli.lines import json_object, parse
+from airflow_provider_pgqueue.cli.options import confirm, yes_option
 from airflow_provider_pgqueue.cli.output import records, show_done, show_rows
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText, run
+from airflow_provider_pgqueue.core.client import JsonText
 
 _SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_tick", "next_at", "last_error")
 
 
 @click.group(cls=SuggestingGroup, invoke_without_command=True)
-@shared_options
+@with_settings
 @click.pass_context
-@pass_settings
-def schedules(settings: Settings, context: click.Context) -> None:
+def schedules(context: click.Context, settings: Settings) -> None:
     """List the schedules, which publish at set times; add, pause, resume or remove one."""
     if context.invoked_subcommand is not None:
         return
-    with connected(settings) as conn:
-        found = run(conn, verbs.schedules())
+    found = ask(settings, verbs.schedules())
     show_rows(settings, "schedules", records(found), _SHOWN)
 
 
@@ -40,8 +38,7 @@ def schedules(settings: Settings, context: click.Context) -> None:
 @click.option("--priority", type=click.IntRange(0, 9), default=4, show_default=True, help="Higher is leased first.")
 @click.option("--headers", type=json_object, metavar="JSON", help="Headers, as a JSON object.")
 @click.option("--paused/--not-paused", default=None, help="Stop or resume publishing. Default: leave it as it is.")
-@shared_options
-@pass_settings
+@with_settings
 def add(
     settings: Settings,
     name: str,
@@ -58,42 +55,35 @@ def add(
     statement = verbs.schedule(
         name, cron, queue, body, time_zone=time_zone, priority=priority, headers=headers, paused=paused
     )
-    with connected(settings) as conn:
-        added = run(conn, statement)
+    added = ask(settings, statement)
     text = f"{'added' if added else 'replaced'} schedule {name}."
     show_done(settings, {"schedule_name": name, "added": added}, text)
 
 
 @schedules.command()
 @click.argument("name")
-@shared_options
-@pass_settings
+@with_settings
 def pause(settings: Settings, name: str) -> None:
     """Let a schedule publish nothing until it is resumed; what it misses is not made up for."""
-    with connected(settings) as conn:
-        run(conn, verbs.pause_schedule(name))
+    ask(settings, verbs.pause_schedule(name))
     show_done(settings, {"schedule_name": name, "paused": True}, f"paused schedule {name}.")
 
 
 @schedules.command()
 @click.argument("name")
-@shared_options
-@pass_settings
+@with_settings
 def resume(settings: Settings, name: str) -> None:
     """Let a paused schedule publish again."""
-    with connected(settings) as conn:
-        run(conn, verbs.resume_schedule(name))
+    ask(settings, verbs.resume_schedule(name))
     show_done(settings, {"schedule_name": name, "paused": False}, f"resumed schedule {name}.")
 
 
 @schedules.command()
 @click.argument("name")
 @yes_option
-@shared_options
-@pass_settings
+@with_settings
 def remove(settings: Settings, name: str, yes: bool) -> None:
     """Remove a schedule; what it has published stays."""
     confirm(f"Remove schedule {name}?", yes=yes)
-    with connected(settings) as conn:
-        run(conn, verbs.unschedule(name))
+    ask(settings, verbs.unschedule(name))
     show_done(settings, {"schedule_name": name, "removed": True}, f"removed schedule {name}.")

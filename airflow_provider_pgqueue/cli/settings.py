@@ -21,9 +21,6 @@ class Settings:
     debug: bool = False
 
 
-pass_settings = click.make_pass_decorator(Settings, ensure=True)
-
-
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     if value:
         setattr(context.ensure_object(Settings), str(parameter.name), value)
@@ -60,3 +57,8 @@ def shared_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add these options to a command, and give it the settings that they make."""
+    return shared_options(click.make_pass_decorator(Settings, ensure=True)(command))

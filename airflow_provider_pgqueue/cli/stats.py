@@ -1,4 +1,4 @@
-"""Each queue in numbers, with the rate at which it is worked off."""
+"""Queues and workers in numbers, with the rates at which they work."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from datetime import timedelta
 import click
 import psycopg
 
-from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.connection import Connection, ask, connected
+from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import Row, counted, records, show_rows
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import refused
 from airflow_provider_pgqueue.core.query import query
+
+_WORKERS = (
+    *("worker", "queue_name", "leased", "leased_since", "lease_ends_at", "finished", "dead"),
+    *("finished_rate", "run_avg", "last_at"),
+)
 
 
 @click.command()
@@ -24,8 +29,7 @@ from airflow_provider_pgqueue.core.query import query
 @click.option(
     "--window", type=duration, default="10s", show_default=True, help="Time over which the rates are averaged."
 )
-@shared_options
-@pass_settings
+@with_settings
 def stats(settings: Settings, queue: str | None, exact: bool, window: timedelta) -> None:
     """Show depth, ages and rates of each queue; `pgqueue top` shows them live.
 
@@ -64,3 +68,20 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta | None, *, e
             rates = dict.fromkeys(rates)
         rows.append({**counted(row), **rates})
     return rows
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option(
+    "--window", type=duration, default="5m", show_default=True, help="Time over which finished messages are counted."
+)
+@with_settings
+def workers(settings: Settings, queue: str | None, window: timedelta) -> None:
+    """Show who leases messages now, for how long, and how fast each works.
+
+    Workers are shown by the names that they gave themselves, including those that hold nothing now but finished
+    something recently.
+    """
+    found = ask(settings, verbs.workers(queue, period=window))
+    rows = [{"finished_rate" if name == "per_second" else name: value for name, value in row.items()} for row in found]
+    show_rows(settings, "workers", rows, _WORKERS)

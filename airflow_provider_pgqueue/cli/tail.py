@@ -12,9 +12,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Lasting, connected_for_long
-from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import Row, cell, show_line
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.query import query
@@ -37,8 +37,7 @@ _LATEST = timedelta(seconds=30)  # a transaction may commit so long after it arc
 @click.option(
     "--poll-interval", type=duration, default="1s", show_default=True, help="Time between two looks at the archive."
 )
-@shared_options
-@pass_settings
+@with_settings
 def tail(
     settings: Settings,
     queue: str | None,

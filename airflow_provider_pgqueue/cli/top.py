@@ -16,10 +16,10 @@ import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
-from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import Row, console, counted, records, show_line, table
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.cli.sparkline import sparkline
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
+from airflow_provider_pgqueue.cli.text import sparkline
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
@@ -79,8 +79,7 @@ class _View:
 @click.option("--interval", type=duration, default="2s", show_default=True, help="How often to refresh.")
 @click.option("--refreshes", type=click.IntRange(1), help="Exit after refreshing this many times.")
 @click.option("--sort", type=click.Choice(_SORTS), default="attention", show_default=True, help="The order of queues.")
-@shared_options
-@pass_settings
+@with_settings
 def top(settings: Settings, once: bool, interval: timedelta, refreshes: int | None, sort: str) -> None:
     """Show all queues live on the whole screen, with the history of the last half hour.
 

@@ -11,7 +11,7 @@ import click
 
 from airflow_provider_pgqueue.cli.connection import connected, open_connection
 from airflow_provider_pgqueue.cli.output import show_line
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 
 
 @click.command()
@@ -24,8 +24,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
     help="Where a proxy on this machine serves the page, such as https://host/queues. The proxy strips the path.",
 )
 @click.option("--read-only", is_flag=True, help="Show the queues, and let nobody change them or see bodies.")
-@shared_options
-@pass_settings
+@with_settings
 def web(settings: Settings, port: int, base_url: str, read_only: bool) -> None:
     """Serve the Queues page on the loopback address, until Ctrl-C.
 

@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected, conninfo, status_for
-from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.fix import log_to_stderr, with_fix
+from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.program import report
-from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line
 from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.connection import process_name
@@ -91,8 +91,7 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
     help="Number of worker processes. If one dies, a warning says so, and the others continue; it is not started "
     "again, and the exit status at the end is 1.",
 )
-@shared_options
-@pass_settings
+@with_settings
 def worker(
     settings: Settings,
     /,

@@ -71,30 +71,30 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
+def _rule(is_good: Callable[[Any], object], fix: str) -> Rule:
+    return lambda value: None if is_good(value) else fix
+
+
 def optional(rule: Rule) -> Rule:
     """Return a rule that also takes None."""
     return lambda value: None if value is None else rule(value)
 
 
-def queue_name(value: Any) -> str | None:
-    """Judge the name of a queue or schedule, as `messages.check_queue_name` does."""
-    if isinstance(value, str) and _QUEUE_NAME.fullmatch(value):
-        return None
-    return "Give a lower-case letter, then letters, digits and underscores; at most 48 characters."
-
-
-def topic_pattern(value: Any) -> str | None:
-    """Judge a pattern of topics, as `messages.topic_regex` does."""
-    if isinstance(value, str) and len(value) <= 255 and _TOPIC.fullmatch(value):
-        return None
-    return "Use words, * for any word and # for any number of words, with single dots between; at most 255 characters."
-
-
-def topic(value: Any) -> str | None:
-    """Judge a topic, as `messages.check_topic` does."""
-    if isinstance(value, str) and topic_pattern(value) is None and not {"*", "#"}.intersection(value):
-        return None
-    return "Use words of letters, digits, _ and -, with single dots between; at most 255 characters."
+queue_name: Final = _rule(
+    lambda value: isinstance(value, str) and _QUEUE_NAME.fullmatch(value),
+    "Give a lower-case letter, then letters, digits and underscores; at most 48 characters.",
+)
+"""Judges the name of a queue or schedule, as `messages.check_queue_name` does."""
+topic_pattern: Final = _rule(
+    lambda value: isinstance(value, str) and len(value) <= _LONGEST_KEY and _TOPIC.fullmatch(value),
+    "Use words, * for any word and # for any number of words, with single dots between; at most 255 characters.",
+)
+"""Judges a pattern of topics, as `messages.topic_regex` does."""
+topic: Final = _rule(
+    lambda value: topic_pattern(value) is None and not {"*", "#"}.intersection(value),
+    "Use words of letters, digits, _ and -, with single dots between; at most 255 characters.",
+)
+"""Judges a topic, as `messages.check_topic` does."""
 
 
 def key(value: Any) -> str | None:
@@ -140,15 +140,11 @@ def timed(value: Any) -> str | None:
     return None
 
 
-def moment(value: Any) -> str | None:
-    """Judge what should be a time: without a time zone each session would read it in its own."""
-    return None if is_zoned(value) else ZONED
-
-
-def texts(value: Any) -> str | None:
-    """Judge a list of texts."""
-    good = isinstance(value, list | tuple) and all(text(one) is None for one in value)
-    return None if good else "Give a list of texts."
+moment: Final = _rule(is_zoned, ZONED)
+"""Judges what should be a time: without a time zone each session would read it in its own."""
+texts: Final = _rule(
+    lambda value: isinstance(value, list | tuple) and all(text(one) is None for one in value), "Give a list of texts."
+)
 
 
 def ids(value: Any) -> str | None:
@@ -171,10 +167,11 @@ def moment_or_text(value: Any) -> str | None:
     return None if is_zoned(found) else "Give a datetime with a time zone, or its ISO text."
 
 
-def results(value: Any) -> str | None:
-    """Judge a list of results that make a message dead."""
-    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in DEAD_RESULTS for one in value)
-    return None if good and value else f"Give a list of {', '.join(DEAD_RESULTS)}."
+results: Final = _rule(
+    lambda value: isinstance(value, list | tuple) and value and all(one in DEAD_RESULTS for one in value),
+    f"Give a list of {', '.join(DEAD_RESULTS)}.",
+)
+"""Judges a list of results that make a message dead."""
 
 
 def json_value(value: Any) -> str | None:
@@ -205,15 +202,15 @@ def parameters(value: Any) -> str | None:
     return "Give a list, or an object with the parameters by name."
 
 
-def positional(value: Any) -> str | None:
-    """Judge what is given to a function in order."""
-    return None if isinstance(value, list | tuple) else "Give a list."
-
-
-def named(value: Any) -> str | None:
-    """Judge what is given to a function by name."""
-    good = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-    return None if good else "Give a dict from names to values."
+positional: Final = _rule(lambda value: isinstance(value, list | tuple), "Give a list.")
+"""Judges what is given to a function in order."""
+named: Final = _rule(
+    lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value),
+    "Give a dict from names to values.",
+)
+"""Judges what is given to a function by name."""
+truth: Final = _rule(lambda value: isinstance(value, bool), "Give True or False.")
+"""Judges a boolean: the text 'false' would be true."""
 
 
 def error_rules(value: Any) -> str | None:
@@ -228,53 +225,38 @@ def error_rules(value: Any) -> str | None:
     return None
 
 
-def share_or_number(value: Any) -> str | None:
-    """Judge a share of messages, which is a float, or a number of them."""
-    if isinstance(value, float) and 0 < value <= 1:
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return None
-    return "Give a share such as 0.1, up to 1.0, or a whole number of messages from 1, or None for never."
+share_or_number: Final = _rule(
+    lambda value: 0 < value <= 1 if isinstance(value, float) else _is_number(value, int) and value >= 1,
+    "Give a share such as 0.1, up to 1.0, or a whole number of messages from 1, or None for never.",
+)
+"""Judges a share of messages, which is a float, or a number of them."""
 
 
 def one_of(*allowed: str) -> Rule:
     """Return a rule for one of a few words."""
-    return lambda value: None if value in allowed else f"Give {' or '.join(allowed)}."
-
-
-def truth(value: Any) -> str | None:
-    """Judge a boolean: the text 'false' would be true."""
-    return None if isinstance(value, bool) else "Give True or False."
+    return _rule(lambda value: value in allowed, f"Give {' or '.join(allowed)}.")
 
 
 def whole(lowest: int, highest: int) -> Rule:
     """Return a rule for whole numbers."""
-
-    def judge(value: Any) -> str | None:
-        good = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
-        return None if good else f"Give a whole number from {lowest} to {highest}."
-
-    return judge
+    fix = f"Give a whole number from {lowest} to {highest}."
+    return _rule(lambda value: _is_number(value, int) and lowest <= value <= highest, fix)
 
 
 def number(lowest: float, highest: float, unit: str = "") -> Rule:
     """Return a rule for finite numbers."""
+    fix = f"Give a number{unit and ' of '}{unit} from {lowest:.12g} to {highest:.12g}."
+    return _rule(lambda value: _is_number(value, int | float) and lowest <= value <= highest, fix)
 
-    def judge(value: Any) -> str | None:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= highest
-        return None if good else f"Give a number{unit and ' of '}{unit} from {lowest:.12g} to {highest:.12g}."
 
-    return judge
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def duration(lowest: timedelta, highest: timedelta) -> Rule:
     """Return a rule for durations."""
-
-    def judge(value: Any) -> str | None:
-        good = timed(value) is None and lowest <= as_timedelta(value) <= highest
-        return None if good else f"Give a timedelta or a number of seconds, from {lowest} to {highest}."
-
-    return judge
+    fix = f"Give a timedelta or a number of seconds, from {lowest} to {highest}."
+    return _rule(lambda value: timed(value) is None and lowest <= as_timedelta(value) <= highest, fix)
 
 
 POLL_INTERVAL: Final = duration(timedelta(milliseconds=10), timedelta(days=1))

@@ -52,6 +52,18 @@ DURATIONS: Final = {
     "retry_after", "step", "waiting_for",
 }  # fmt: skip
 """The arguments of verbs that are durations."""
+TYPES: Final = {
+    name: type_
+    for type_, names in {
+        "bigint[]": "dispatch_ids ids",
+        "text[]": "dedup_keys failed_tasks fingerprints group_keys names queue_names references results topics",
+        "jsonb": "arguments causes failure headers manifest message messages outcomes output partitions rows summary"
+        " weights winner winners",
+    }.items()
+    for name in names.split()
+}
+"""The arguments of verbs whose type the server could not tell from their values."""
+_OBJECTS: Final = ("failure", "headers", "weights")  # of which no text is JSON already
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _LONGEST_PATH: Final = 200
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -61,8 +73,9 @@ _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 class Statement(Generic[T]):
     """A call of one function of schema `messages`, to be run by `run` or `run_async`.
 
-    `decode` turns the rows into the result; `columns` says what they hold of the function, which is `found`. A crash of
-    the server may undo a call that is not `durable`: docs/decisions/0015-leases-are-not-flushed.md.
+    `decode` turns the rows into the result; `columns` says what they hold of the function, which is `found`. `types`
+    has what differs from `TYPES`. A crash of the server may undo a call that is not `durable`:
+    docs/decisions/0015-leases-are-not-flushed.md. InvalidMessage for an object that is not JSON.
     """
 
     function: str
@@ -71,6 +84,10 @@ class Statement(Generic[T]):
     types: Mapping[str, str] = field(default_factory=dict)
     durable: bool = True
     columns: str = "found.*"
+
+    def __post_init__(self) -> None:
+        arguments = {name: _plain(name, value) for name, value in self.arguments.items()}
+        object.__setattr__(self, "arguments", arguments)
 
     @property
     def sql(self) -> str:
@@ -84,8 +101,9 @@ class Statement(Generic[T]):
         return self._sql("" if self.durable else "pg_catalog.set_config('synchronous_commit', 'off', true), ")
 
     def _sql(self, before: str) -> str:
+        types = {**TYPES, **self.types}
         named = ", ".join(
-            f'"{name}" => {_placeholder(name, self.arguments[name], self.types.get(name))}' for name in self.given
+            f'"{name}" => {_placeholder(name, self.arguments[name], types.get(name))}' for name in self.given
         )
         return f"SELECT {self.columns} FROM {before}messages.{self.function}({named}) found"  # noqa: S608 no text of others
 
@@ -96,6 +114,13 @@ class Statement(Generic[T]):
         InvalidArgument for a naive time, and for a duration that is none.
         """
         return {name: _sent(name, value) for name, value in self.arguments.items() if value is not None}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an object as JSON text, and any other collection as a list."""
+    if isinstance(value, Mapping) or (value is not None and name in _OBJECTS):
+        return JsonText(to_json(value))
+    return list(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else value
 
 
 def _sent(name: str, value: Any) -> Any:

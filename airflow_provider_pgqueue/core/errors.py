@@ -308,8 +308,6 @@ _FIXES: dict[type[PgQueueError], str] = {
     InvalidMessage: "Publish JSON without NaN, Infinity, NUL characters (\\u0000) and halves of surrogate pairs, "
     "nested less than a thousand deep.",
 }
-
-
 _FIXES_BY_SQLSTATE: Final[dict[str, str]] = {
     "22P02": "Give each argument a value of its type.",
     "22007": "Give a duration such as '5 minutes', or a time such as '2026-01-31 12:00+00'.",
@@ -324,45 +322,36 @@ def translate(error: psycopg.Error) -> Exception:
     The driver's error, which stays the cause, loses what may quote a body; its `diag` keeps it.
     """
     _forget_values(error)
-    if error.sqlstate in _BY_SQLSTATE:
-        kind = _BY_SQLSTATE[error.sqlstate]
-        if error.sqlstate == "22P02" and "json" not in (error.diag.message_primary or ""):
-            kind = InvalidArgument
-        text = error.diag.message_primary or type(error).__name__
-        own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
-        fix = (error.diag.message_hint if own else None) or _FIXES.get(kind) or _FIXES_BY_SQLSTATE.get(error.sqlstate)
+    state, text = error.sqlstate, error.diag.message_primary or type(error).__name__
+    if state in _BY_SQLSTATE:
+        # What is no JSON has another fix than what is no number.
+        kind = InvalidArgument if state == "22P02" and "json" not in text else _BY_SQLSTATE[state]
+        own = state.startswith("PQ") or kind is PermissionDenied
+        fix = (error.diag.message_hint if own else None) or _FIXES.get(kind) or _FIXES_BY_SQLSTATE.get(state)
         if kind is PermissionDenied and fix is None and (group := lacking(text)):
             fix = f"Ask an admin for messages_{group}."
         return kind(text, fix)
-    if error.sqlstate is None and (isinstance(error, psycopg.DataError) or str(error).startswith("cannot adapt")):
+    if state is None and (isinstance(error, psycopg.DataError) or str(error).startswith("cannot adapt")):
         # The driver refused it before it was sent.
         return InvalidArgument(
             f"an argument cannot be sent: {error}", "Give text without NUL and numbers in their range."
         )
-    if error.sqlstate == "42883":  # undefined_function: the driver chooses the type of a number by its size
-        return InvalidArgument(
-            error.diag.message_primary or type(error).__name__,
-            f"Give numbers in the range of their type; if they are, the schema has another version. {INSTALL}",
-        )
-    if error.sqlstate in _OF_A_POOLER:
+    if state == "42883":  # undefined_function: the driver chooses the type of a number by its size
+        fix = f"Give numbers in the range of their type; if they are, the schema has another version. {INSTALL}"
+        return InvalidArgument(text, fix)
+    if state in _OF_A_POOLER:
         return ConnectionFailed(
-            f"{error.diag.message_primary or type(error).__name__}: a pooler gave the session of another client",
+            f"{text}: a pooler gave the session of another client",
             "Set prepare_threshold to None where the connection is opened (none in a connection string, null in the "
             "extra of an Airflow connection), or connect without the pooler.",
         )
-    if error.sqlstate in _TRANSIENT:
-        text = error.diag.message_primary or type(error).__name__
-        return ConnectionFailed(
-            f"{text}: {READ_ONLY}" if error.sqlstate == "25006" else text, _TRANSIENT[error.sqlstate]
-        )
-    if error.sqlstate is not None and error.sqlstate[:2] in ("53", "58"):  # insufficient resources, system error
-        return ConnectionFailed(
-            error.diag.message_primary or type(error).__name__,
-            "Free what the server lacks, which its log names, and try again.",
-        )
-    if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
+    if state in _TRANSIENT:
+        return ConnectionFailed(f"{text}: {READ_ONLY}" if state == "25006" else text, _TRANSIENT[state])
+    if state is not None and state[:2] in ("53", "58"):  # insufficient resources, system error
+        return ConnectionFailed(text, "Free what the server lacks, which its log names, and try again.")
+    if isinstance(error, psycopg.OperationalError) and (state is None or state[:2] in ("08", "57")):
         # Without a state libpq speaks: it writes a line for each host, and asks "Is the server running …?".
-        text = error.diag.message_primary or " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        text = error.diag.message_primary or " ".join(str(error).split()).rstrip(".") or text
         fix = next((fix for words, fix in _FIXES_BY_WORDS.items() if words in text), None)
         return ConnectionFailed(text, fix or "Check the connection and try again.")
     return error

@@ -102,7 +102,8 @@ def install(
     """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
 
     Running it again is safe. Returns `schema_version`, `migrations_applied`, `queues_created`, `group_roles` (whether
-    there are any) and `upkeep_mode`: `pg_cron`, or `airflow` if something else has to run the upkeep every minute.
+    there are any) and `upkeep_mode`: `pg_cron`, or `airflow` if something else has to run the upkeep every minute; in
+    `no_roles_because` and `no_cron_because` why not, or None.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists;
         a text is one name.
@@ -120,41 +121,30 @@ def install(
     check(locals(), RULES)
     # One transaction: after a commit, whoever may write to the schema could replace what a superuser calls next.
     with conn.transaction(force_rollback=dry_run):
-        return _install(conn, queues, cron, cron_role, roles, grants, queue_grants)
+        applied = _migrate(conn, roles)
+        if (no_roles := _no_roles(conn)) and roles is not False:
+            log.info("there are no group roles: %s", no_roles)
+        created = [_name(queue) for queue in _listed(queues) if _create(conn, queue)]
+        for group, users in (grants or {}).items():
+            grant_group(conn, group, users)
+        for queue, privileges in (queue_grants or {}).items():
+            for privilege, users in privileges.items():
+                for user in _listed(users):
+                    run(conn, verbs.grant_queue(queue, user, privilege))
+        if no_cron := _schedule_upkeep(conn, cron, cron_role):
+            log.info("no upkeep through pg_cron: %s", no_cron)
+        return {
+            "schema_version": current_version(conn),
+            "migrations_applied": applied,
+            "queues_created": created,
+            "group_roles": no_roles is None,
+            "no_roles_because": no_roles,
+            "upkeep_mode": run(conn, verbs.upkeep_mode()) if no_cron else "pg_cron",
+            "no_cron_because": no_cron,
+        }
 
 
-def _install(
-    conn: Connection,
-    queues: str | Sequence[str | Mapping[str, Any]],
-    cron: bool | None,
-    cron_role: str | None,
-    roles: bool | None,
-    grants: Mapping[str, Users] | None,
-    queue_grants: Mapping[str, Mapping[str, Users]] | None,
-) -> dict[str, Any]:
-    applied = _migrate(conn, roles)
-    owned = _is_owned(conn)
-    if not owned and roles is not False:
-        log.info("there are no group roles: role %r may not create them. %s", conn.info.user, _missing_right(conn))
-    created = [_name(queue) for queue in _listed(queues) if _create(conn, queue)]
-    for group, users in (grants or {}).items():
-        grant_group(conn, group, users)
-    for queue, privileges in (queue_grants or {}).items():
-        for privilege, users in privileges.items():
-            for user in _listed(users):
-                run(conn, verbs.grant_queue(queue, user, privilege))
-    if why_not := schedule_upkeep(conn, cron, cron_role):
-        log.info("no upkeep through pg_cron: %s", why_not)
-    return {
-        "schema_version": current_version(conn),
-        "migrations_applied": applied,
-        "queues_created": created,
-        "group_roles": owned,
-        "upkeep_mode": run(conn, verbs.upkeep_mode()) if why_not else "pg_cron",
-    }
-
-
-def schedule_upkeep(conn: Connection, wanted: bool | None, run_as: str | None = None) -> str | None:
+def _schedule_upkeep(conn: Connection, wanted: bool | None, run_as: str | None) -> str | None:
     """Let pg_cron do the upkeep, or remove its jobs if `wanted` is False; return why it does not, None if it does.
 
     Raises CronUnavailable or PermissionDenied only if `wanted` is True.
@@ -202,18 +192,21 @@ def leave_out_roles(conn: Connection) -> None:
 
 def check_owner(conn: Connection) -> None:
     """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
-    if not _is_owned(conn):
-        problem = f"role {conn.info.user!r} could not give schema messages to messages_owner"
-        raise PermissionDenied(problem, _missing_right(conn))
+    if conn.execute(query("install/is_owned")).rowcount != 1:
+        row = conn.execute(query("install/missing_right")).fetchone()
+        raise PermissionDenied(
+            f"role {conn.info.user!r} could not give schema messages to messages_owner",
+            f"Install again after {row[0]}, or install as a superuser." if row else None,
+        )
 
 
-def _missing_right(conn: Connection) -> str:
-    row = conn.execute(query("install/missing_right")).fetchone()
-    return f"Install again after {row[0]}, or install as a superuser." if row else ""
-
-
-def _is_owned(conn: Connection) -> bool:
-    return conn.execute(query("install/is_owned")).rowcount == 1
+def _no_roles(conn: Connection) -> str | None:
+    """Return why the schema was installed without its group roles; None if it has them."""
+    try:
+        check_owner(conn)
+    except PermissionDenied as error:
+        return str(error)
+    return None
 
 
 def _migrate(conn: Connection, roles: bool | None) -> list[int]:

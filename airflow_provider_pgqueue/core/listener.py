@@ -17,12 +17,7 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.connection import pause_after
-from airflow_provider_pgqueue.core.errors import (
-    ConnectionFailed,
-    PgQueueError,
-    translate,
-    why_again,
-)
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, translate, why_again
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 
@@ -33,11 +28,8 @@ AsyncConnection = psycopg.AsyncConnection[Any]
 _PATIENCE: Final = 10.0  # seconds that LISTEN may take
 _TRAILING_LOOK = 0.25  # seconds: in notify mode `gated` the last publisher of a burst may not have rung
 _AFTER_RING = 0.02  # seconds until the look, where the one who was rung for looks at once
-_PERMANENT = (
-    "28",
-    "3D",
-    "42",
-)  # SQLSTATE classes: authorization, no such database, privileges and undefined objects
+# SQLSTATE classes: authorization, no such database, privileges and undefined objects
+_PERMANENT: Final = ("28", "3D", "42")
 
 
 class Listener:

@@ -71,8 +71,8 @@ class Message:
 
         A crash between the end of the function and the call that keeps its result repeats the step. On the connection
         of the consumer, both may be one transaction. LeaseLost, before the function is called or when its result is to
-        be kept; InvalidMessage if the result is not JSON; InvalidArgument if it is too large, a message has more than
-        1,000 steps or 1 MB of them, or no Lease holds it.
+        be kept, also once its Lease is gone; InvalidMessage if the result is not JSON; InvalidArgument if it is too
+        large, a message has more than 1,000 steps or 1 MB of them, or no Lease ever held it here.
         """
         return self._held_steps().run(self.id, name, function)
 

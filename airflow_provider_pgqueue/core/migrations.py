@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -32,19 +31,12 @@ class Script:
 @cache
 def scripts() -> tuple[Script, ...]:
     """Return the files that `install.sql` includes, in its order."""
-    return tuple(_scripts())
-
-
-def _scripts() -> Iterator[Script]:
-    folder = sql_folder()
+    folder, found = sql_folder(), []
     for include in _INCLUDE.finditer((folder / "install.sql").read_text()):
-        path, version, name = include["path"], include["version"], include["name"]
-        yield Script(
-            path,
-            folder.joinpath(*path.split("/")).read_text(),
-            int(version) if version else None,
-            name,
-        )
+        path, version = include["path"], include["version"]
+        text = folder.joinpath(*path.split("/")).read_text()
+        found.append(Script(path, text, int(version) if version else None, include["name"]))
+    return tuple(found)
 
 
 @cache

@@ -36,7 +36,7 @@ def pgqueue_server(pytestconfig: pytest.Config) -> Iterator[str]:
     if named := next(filter(None, given), None):
         yield named
         return
-    from airflow_provider_pgqueue.testing.private import private_server
+    from airflow_provider_pgqueue.testing.server import private_server
 
     with _fix(), private_server() as uri:
         yield uri

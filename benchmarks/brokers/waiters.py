@@ -1,4 +1,7 @@
-"""Waits with a hundred triggers of one kind in one event loop, as a triggerer does, and prints when each fires."""
+"""Waits with many triggers of one kind in one event loop, as a triggerer does, and prints when each fires.
+
+python -m benchmarks.brokers.waiters CLASSPATH ARGUMENTS COUNT [QUEUES]
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,16 @@ async def wait(classpath: str, arguments: dict[str, Any], number: int) -> None:
         return
 
 
-async def main() -> None:
-    """Let all wait until all have fired."""
-    classpath, arguments, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-    await asyncio.gather(*(wait(classpath, arguments, number) for number in range(count)))
+async def main(classpath: str, arguments: str, count: str, queues: str | None = None) -> None:
+    """Print `ready` when all wait, and end when all have fired."""
+    numbers = [number % int(queues or count) for number in range(int(count))]
+    waiting = [asyncio.ensure_future(wait(classpath, json.loads(arguments), number)) for number in numbers]
+    await asyncio.sleep(5)
+    if ended := [one for one in waiting if one.done()]:
+        raise RuntimeError(f"{len(ended)} triggers did not wait: {ended[0]}")
+    print("ready", flush=True)
+    await asyncio.gather(*waiting)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(*sys.argv[1:]))

@@ -9,7 +9,6 @@ from typing import Final
 
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import rates, wal
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, turns
 from benchmarks.measure import Load
 from benchmarks.peers.pgmq import PGMQ
@@ -57,7 +56,7 @@ def _bodies(bench: Bench, batch: int) -> list[Line]:
     names = {"pgqueue": "pgqueue", "PGMQ": "pgmq"}
     for what, y, of in (("", "messages per second", rates), ("-wal", "WAL, bytes per message", wal)):
         series = {label: {size: of(samples[size][key]) for size in sizes} for label, key in names.items()}
-        bench.curves.append(Curve(f"growth-body-{batch}{what}", "bytes of the body", y, series))
+        bench.curve(f"growth-body-{batch}{what}", "bytes of the body", y, series)
     lines: list[Line] = []
     for size in sizes:
         ours, theirs = samples[size]["pgqueue"], samples[size]["pgmq"]

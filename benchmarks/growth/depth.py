@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final
 
 from benchmarks.bench import Bench, case
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, once, prepared, turns
 from benchmarks.measure import in_turns
 from benchmarks.peers.pgmq import PGMQ
@@ -46,14 +45,12 @@ def depth(bench: Bench) -> list[Line]:
             in_turns(calls, 1)  # so that plans and pages are there
             for name, samples in in_turns(calls, turns(bench)).items():
                 series[name][size] = samples
-    bench.curves.append(
-        Curve(
-            "growth-depth",
-            "messages in the queue",
-            "milliseconds",
-            {label: series[name] for name, label in _LABELS.items()},
-            _MILLISECONDS,
-        )
+    bench.curve(
+        "growth-depth",
+        "messages in the queue",
+        "milliseconds",
+        {label: series[name] for name, label in _LABELS.items()},
+        _MILLISECONDS,
     )
     lines: list[Line] = []
     for size in sizes:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import rates
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, prepared, turns
 from benchmarks.measure import Load, in_turns, run_pgbench
 from benchmarks.peer import Peer
@@ -45,17 +42,15 @@ def _publish(bench: Bench, name: str, *, clients: int, sizes: list[int]) -> list
     def of(peer: Peer, size: int) -> list[float]:
         return rates(samples[f"{peer.name}_{size}"])
 
-    bench.curves.append(
-        Curve(
-            name,
-            "groups",
-            "messages per second",
-            {
-                "pgqueue": {size: of(PGQUEUE, size) for size in sizes},
-                "PGMQ, group header": {size: of(PGMQ, size) for size in sizes},
-                "pgqueue, no groups": {size: of(PGQUEUE, _NONE) for size in sizes},
-            },
-        )
+    bench.curve(
+        name,
+        "groups",
+        "messages per second",
+        {
+            "pgqueue": {size: of(PGQUEUE, size) for size in sizes},
+            "PGMQ, group header": {size: of(PGMQ, size) for size in sizes},
+            "pgqueue, no groups": {size: of(PGQUEUE, _NONE) for size in sizes},
+        },
     )
     together = "" if clients == 1 else f", {clients} clients"
     lines: list[Line] = []
@@ -78,13 +73,8 @@ def drain(bench: Bench) -> list[Line]:
                 calls[peer.name, size] = partial(_drain, bench, database, peer, messages)
         samples = in_turns(calls, turns(bench))
     ours, theirs = ({size: samples[peer.name, size] for size in sizes} for peer in (PGQUEUE, PGMQ))
-    bench.curves.append(
-        Curve(
-            "growth-groups-drain",
-            "groups",
-            "messages per second",
-            {"pgqueue": ours, "PGMQ, read_grouped_rr": theirs},
-        )
+    bench.curve(
+        "growth-groups-drain", "groups", "messages per second", {"pgqueue": ours, "PGMQ, read_grouped_rr": theirs}
     )
     return [
         Row(f"drain {size:,} groups", "PGMQ read_grouped_rr", ours[size], theirs[size], target=5.0) for size in sizes
@@ -93,15 +83,10 @@ def drain(bench: Bench) -> list[Line]:
 
 def _grouped(peer: Peer, groups: int) -> Peer:
     """Return the peer with a plain INSERT that spreads its messages over groups."""
-    return replace(peer, add=_ADD[peer.name].replace(":groups", str(groups)))
-
-
-_ADD: Final = {
-    "pgqueue": "INSERT INTO messages.message (queue_name, message, group_key)"
-    " SELECT 'bench', %(body)s::jsonb, 'g' || n %% :groups FROM generate_series(1, %(count)s) n",
-    "pgmq": "INSERT INTO pgmq.q_bench (vt, message, headers) SELECT clock_timestamp(), %(body)s::jsonb,"
-    " jsonb_build_object('x-pgmq-group', 'g' || n %% :groups) FROM generate_series(1, %(count)s) n",
-}
+    group = f"'g' || n %% {groups}"
+    if peer is PGQUEUE:
+        return peer.with_column("group_key", group)
+    return peer.with_column("headers", f"jsonb_build_object('x-pgmq-group', {group})")
 
 
 def _drain(bench: Bench, database: str, peer: Peer, messages: int) -> float:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 from benchmarks.bench import Bench, case
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, milliseconds, prepared, turns
 from benchmarks.measure import in_turns
 from benchmarks.peers.pgqueue import PGQUEUE
@@ -44,13 +43,11 @@ def keys(bench: Bench) -> list[Line]:
     lines: list[Line] = []
     for verb, of in samples.items():
         plain = of.pop(_PLAIN)
-        bench.curves.append(
-            Curve(
-                f"growth-keys-{verb}",
-                "keys",
-                f"a {verb} of one message, ms",
-                {"keys take turns": of, "a queue without turns": dict.fromkeys(of, plain)},
-            )
+        bench.curve(
+            f"growth-keys-{verb}",
+            "keys",
+            f"a {verb} of one message, ms",
+            {"keys take turns": of, "a queue without turns": dict.fromkeys(of, plain)},
         )
         lines += [
             Row(

@@ -12,7 +12,6 @@ from typing import Final
 
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from benchmarks.bench import Bench, case
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, prepared
 from benchmarks.measure import in_turns
 from benchmarks.peer import Peer, scalar
@@ -60,9 +59,7 @@ def expired(bench: Bench) -> list[Line]:
                 found[size].append(_end(bench, database, conn, size))
     each = {size: [one.microseconds for one in all_] for size, all_ in found.items()}
     longest = {size: [one.longest for one in all_] for size, all_ in found.items()}
-    bench.curves.append(
-        Curve("growth-expired", "leases that expire at once", "µs per message", {"upkeep": each}, limit=20)
-    )
+    bench.curve("growth-expired", "leases that expire at once", "µs per message", {"upkeep": each}, limit=20)
     first, last = sizes[0], sizes[-1]
     name = f"{last:,} leases expire at once"
     return [
@@ -158,10 +155,8 @@ def live(bench: Bench) -> list[Line]:
             }
             samples = in_turns(calls, 1 if bench.quick else 3)
             ours[size], theirs[size] = samples["pgqueue"], samples["pgmq"]
-    bench.curves.append(
-        Curve(
-            "growth-live-leases", "leases that live", "found, ms after its end", {"pgqueue": ours, "PGMQ": theirs}, 1000
-        )
+    bench.curve(
+        "growth-live-leases", "leases that live", "found, ms after its end", {"pgqueue": ours, "PGMQ": theirs}, 1000
     )
     last = sizes[-1]
     name = f"found next to {last:,} live leases"

@@ -20,14 +20,11 @@ _LIMITS: Final = {
     "max_leased": "max_leased => 1000000",
     "max_leased_per_group": "max_leased_per_group => 10000",
 }
-_GROUPED: Final = PGQUEUE.add.replace("(queue_name, message)", "(queue_name, message, group_key)").replace(
-    "%(body)s::jsonb", "%(body)s::jsonb, (n %% 1000)::text"
-)
 
 
 @case("growth-limits", "lease and archive 10 at a time under each limit, 4 clients", group=GROUP)
 def limits(bench: Bench) -> list[Line]:
-    spread = replace(PGQUEUE, name="grouped", add=_GROUPED.replace("%(count)s)", "%(count)s) n"))
+    spread = replace(PGQUEUE.with_column("group_key", "(n %% 1000)::text"), name="grouped")
     peers = {"none": PGQUEUE, "none_grouped": spread} | {
         name: _under(policy, spread if name == "max_leased_per_group" else PGQUEUE) for name, policy in _LIMITS.items()
     }

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import contestants, rates
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, milliseconds, prepared, turns
 from benchmarks.measure import Load, in_turns
 from benchmarks.peers.pgmq import PGMQ
@@ -35,13 +33,11 @@ def empty_lease(bench: Bench) -> list[Line]:
         calls[0] = partial(milliseconds, bench, database, "SELECT count(*) FROM pgmq.read('bench', 300, 1);")
         samples = in_turns(calls, turns(bench))
     theirs = samples.pop(0)
-    bench.curves.append(
-        Curve(
-            "growth-priorities",
-            "priorities",
-            "a lease that finds nothing, ms",
-            {"pgqueue": samples, "PGMQ, which has none": dict.fromkeys(samples, theirs)},
-        )
+    bench.curve(
+        "growth-priorities",
+        "priorities",
+        "a lease that finds nothing, ms",
+        {"pgqueue": samples, "PGMQ, which has none": dict.fromkeys(samples, theirs)},
     )
     lines: list[Line] = [
         Row(f"empty lease, {number} priorities", "with 1", samples[number], samples[1], "ms", target, at_least=False)
@@ -64,10 +60,7 @@ def _see_priorities(conn: Connection, number: int) -> None:
     group=GROUP,
 )
 def full_lease(bench: Bench) -> list[Line]:
-    spread = PGQUEUE.add.replace("(queue_name, message)", "(queue_name, message, priority)").replace(
-        "%(body)s::jsonb", f"%(body)s::jsonb, n %% {_ALL}"
-    )
-    peer = replace(PGQUEUE, add=spread.replace("%(count)s)", "%(count)s) n"))
+    peer = PGQUEUE.with_column("priority", f"n %% {_ALL}")
     both = contestants("lease_archive", PGQUEUE, PGMQ, batch=10)
     both["spread"] = Contestant(peer, Load(peer.script("lease_archive", 10), 10))
     samples = bench.consume(both, rounds=min(bench.rounds, 4))

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final
 
 from benchmarks.bench import Bench, case
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, once, prepared, turns
 from benchmarks.measure import in_turns
 from benchmarks.peer import scalar
@@ -51,7 +50,7 @@ def queues(bench: Bench) -> list[Line]:
             relations[size] = scalar(conn, _RELATIONS)
     peer = sizes[0] if bench.quick else _MOST_OF_PGMQ
     theirs = _pgmq(bench, peer)
-    bench.curves.append(Curve("growth-queues", "queues", "milliseconds", series))
+    bench.curve("growth-queues", "queues", "milliseconds", series)
     last = sizes[-1]
     lines: list[Line] = []
     for name, by_size in series.items():

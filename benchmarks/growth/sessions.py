@@ -7,7 +7,6 @@ from typing import Final
 
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import rates
-from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, turns
 from benchmarks.measure import Load
 from benchmarks.peers.pgmq import PGMQ
@@ -38,9 +37,7 @@ def _sessions(bench: Bench, batch: int) -> list[Line]:
     longer = replace(bench, seconds=max(bench.seconds, 5))
     samples = {key: rates(slices) for key, slices in longer.consume(measured, rounds=turns(bench)).items()}
     ours, theirs = ({size: samples[f"{name}_{size}"] for size in sizes} for name in ("pgqueue", "pgmq"))
-    bench.curves.append(
-        Curve(f"growth-sessions-{batch}", "sessions", "messages per second", {"pgqueue": ours, "PGMQ": theirs})
-    )
+    bench.curve(f"growth-sessions-{batch}", "sessions", "messages per second", {"pgqueue": ours, "PGMQ": theirs})
     lines: list[Line] = []
     for size in sizes[1:]:
         last = size == sizes[-1]

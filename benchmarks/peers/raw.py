@@ -13,13 +13,12 @@ def _install(conn: Connection) -> None:
         "CREATE TABLE raw (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
         " created_at timestamptz NOT NULL DEFAULT now(), message jsonb NOT NULL)"
     )
-    conn.execute("CREATE TABLE raw_archive (id bigint, created_at timestamptz, message jsonb)")
 
 
 RAW: Final = Peer(
     name="raw",
     install=_install,
-    empty="TRUNCATE raw, raw_archive",
+    empty="TRUNCATE raw",
     add="INSERT INTO raw (message) SELECT %(body)s::jsonb FROM generate_series(1, %(count)s)",
     tables=["raw"],
     count="SELECT count(*) FROM raw",

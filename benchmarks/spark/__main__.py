@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import pyspark
@@ -19,7 +18,7 @@ from benchmarks.spark.drain import drain_and_objects
 from benchmarks.spark.executors import drain_on_executors
 from benchmarks.spark.growth import draw, growth
 from benchmarks.spark.place import HOME, Place, warm_session
-from tools import ROOT, SetupError
+from tools import ROOT, run_main
 from tools.binaries import find
 
 
@@ -59,19 +58,11 @@ def main() -> None:
             )
         )
         for name in arguments.only or CASES:
-            started = time.monotonic()
-            lines = CASES[name](place, arguments.scale, arguments.rounds)
-            report.lines.extend(lines)
-            print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-            for line in lines:
-                print(f"| {' | '.join(line.cells())} |", flush=True)
+            report.measure(name, partial(CASES[name], place, arguments.scale, arguments.rounds))
     print(f"\n{table(report.lines)}\n")
     if not arguments.only and arguments.scale == 1:
         print(f"saved as {report.save().relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SetupError as error:
-        sys.exit(str(error))
+    run_main(main)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from airflow_provider_pgqueue.spark import export, read_export, register
 from benchmarks.report import Line, Row
 from benchmarks.spark.data import PARTITION, fill_archive, write_flights
-from benchmarks.spark.place import Contestant, Place
+from benchmarks.spark.place import Contestant, Place, execute
 from benchmarks.spark.usage import Usage
 
 _ARCHIVE: Final = """
@@ -21,6 +21,8 @@ _ARCHIVE: Final = """
         dismissed_for, headers::text, output::text, failure::text, message::text, xid::text
    FROM messages.message_archive) AS archive
 """
+_EMPTY: Final = "TRUNCATE messages.message"
+_WAITING: Final = "SELECT count(*) FROM messages.message"
 _BOUNDS: Final = "SELECT min(id), max(id) FROM messages.message_archive"
 
 
@@ -112,9 +114,9 @@ def _publish(place: Place, dsn: str, source: Path, **given: str) -> Contestant:
 
     def prepare() -> None:
         register(place.spark, dsn)
-        _empty(dsn)
+        execute(dsn, _EMPTY)
 
-    return Contestant(prepare, work, lambda: _waiting(dsn))
+    return Contestant(prepare, work, lambda: execute(dsn, _WAITING))
 
 
 def _jdbc_append(place: Place, dsn: str, source: Path, *, rewrite: bool) -> Contestant:
@@ -126,18 +128,7 @@ def _jdbc_append(place: Place, dsn: str, source: Path, *, rewrite: bool) -> Cont
         flights = place.spark.read.parquet(str(source)).withColumn("queue_name", f.lit("bench"))
         place.jdbc(flights.write, dsn, **options).mode("append").save()
 
-    return Contestant(lambda: _empty(dsn), work, lambda: _waiting(dsn))
-
-
-def _empty(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("TRUNCATE messages.message")
-
-
-def _waiting(dsn: str) -> int:
-    with psycopg.connect(dsn) as conn:
-        (count,) = conn.execute("SELECT count(*) FROM messages.message").fetchone() or (0,)
-    return int(count)
+    return Contestant(lambda: execute(dsn, _EMPTY), work, lambda: execute(dsn, _WAITING))
 
 
 def _compared(

@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.task import Share
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.report import Line, Row
-from benchmarks.spark.place import Contestant, Place
+from benchmarks.spark.place import Contestant, Place, execute
 
 _BATCH: Final = 1000
 _ARCHIVED: Final = "SELECT count(*) FROM messages.message_archive"
@@ -49,11 +49,7 @@ def _contestant(dsn: str, messages: int, work: Callable[[], Any]) -> Contestant:
         with psycopg.connect(dsn, autocommit=True) as conn:
             PGQUEUE.refill(conn, messages)
 
-    def done() -> int:
-        with psycopg.connect(dsn) as conn:
-            return int((conn.execute(_ARCHIVED).fetchone() or (0,))[0])
-
-    return Contestant(prepare, work, done)
+    return Contestant(prepare, work, lambda: execute(dsn, _ARCHIVED))
 
 
 def _drain(dsn: str, function: Callable[[pa.Table], Any]) -> None:

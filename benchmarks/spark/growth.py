@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -10,7 +9,7 @@ import psycopg
 from benchmarks.report import Limit, Line, Row
 from benchmarks.spark import publish_program
 from benchmarks.spark.data import PARTITION, fill_archive, write_flights
-from benchmarks.spark.place import Place, postmaster
+from benchmarks.spark.place import Place, execute, postmaster
 from benchmarks.spark.usage import Usage, measured
 from tools import ROOT
 from tools.standalone import Standalone
@@ -37,12 +36,12 @@ class Growth:
         """Publish so many rows of Parquet."""
         source = self.place.folder("flights")
         write_flights(self.place.spark, source, rows)
-        self._execute("TRUNCATE messages.message, messages.message_archive")
+        execute(self.dsn, "TRUNCATE messages.message, messages.message_archive")
         return self._submit(_WAITING, rows, str(source), "bench", application=publish_program.__file__)
 
     def drain(self, rows: int) -> Usage:
         """Drain what was published, with a function that does nothing."""
-        self._execute("VACUUM (ANALYZE) messages.message")
+        execute(self.dsn, "VACUUM (ANALYZE) messages.message")
         return self._submit(_ARCHIVED, rows, "drain", "--queue", "bench", "--function", "functions:nothing")
 
     def export(self, rows: int) -> Usage:
@@ -54,20 +53,15 @@ class Growth:
         return self._submit(_ARCHIVED, rows, "export", "--target", str(target), "--partitions", PARTITION)
 
     def _submit(self, count: str, rows: int, *arguments: str, **options: Any) -> Usage:
-        self._execute("CHECKPOINT")
+        execute(self.dsn, "CHECKPOINT")
         driver = self.cluster.submit("growth", *arguments, dsn=self.dsn, functions=self.functions, **options)
         trees = {"postgres": [postmaster(self.place.server)], "driver": [driver.pid], "executor": self.cluster.workers}
         with measured(trees) as usage:
             ended = driver.wait()
-        with psycopg.connect(self.dsn) as conn:
-            (done,) = conn.execute(count.encode()).fetchone() or (0,)
+        done = execute(self.dsn, count)
         if ended or done != rows:
             raise RuntimeError(f"{arguments[0]} ended with {ended} and {done} of {rows} rows; see {self.cluster.home}")
         return usage
-
-    def _execute(self, statement: str) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as conn:
-            conn.execute(statement.encode())
 
 
 def growth(place: Place, sizes: list[int]) -> tuple[list[Line], dict[str, Any]]:
@@ -119,7 +113,7 @@ def _cpu(usage: Usage) -> str:
     return f"{usage.cpu_seconds:.0f} CPU s, {usage.cpu['postgres']:.0f} of them PostgreSQL"
 
 
-def draw(figures: dict[str, Any], path: Path = PICTURE) -> None:
+def draw(figures: dict[str, Any]) -> None:
     """Draw seconds, CPU seconds and memory against the number of rows."""
     from matplotlib.figure import Figure
 
@@ -139,5 +133,5 @@ def draw(figures: dict[str, Any], path: Path = PICTURE) -> None:
         axes.grid(alpha=0.3)
     seconds.legend()
     memory.legend(loc="lower right")
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    PICTURE.parent.mkdir(exist_ok=True)
+    figure.savefig(PICTURE, metadata={"Date": None})

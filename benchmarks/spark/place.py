@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
@@ -80,6 +81,14 @@ class Place:
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def execute(dsn: str, statement: str) -> Any:
+    """Run a statement in a session of its own, and return the first value of what it gives, if that is anything."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        cursor = conn.execute(statement.encode())
+        row = cursor.fetchone() if cursor.description else None
+    return row and row[0]
 
 
 def postmaster(server: Server) -> int:

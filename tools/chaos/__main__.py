@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from tools import STATE, SetupError
+from tools import STATE, SetupError, run_main
 from tools.chaos import history, page
 from tools.chaos.account import OF_OTHERS, OURS, Account, account, consumers
 from tools.chaos.history import History
@@ -129,7 +128,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except SetupError as error:
-        sys.exit(str(error))
+    run_main(main)

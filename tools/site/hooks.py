@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools import ROOT
-from tools.site import commands, links, schema, search, verbs
+from tools.site import commands, links, schema, verbs
 
 _log = logging.getLogger("mkdocs.hooks.site")  # below the logger whose warnings MkDocs counts
 
 _MARKER: Final = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 _LOADED: Final = re.compile(r'<(?:script|img|iframe|link rel="stylesheet")[^>]* (?:src|href)="((?:https?:)?//[^"]*)"')
+# For words that users bring from elsewhere, the page that a search of the site finds first.
+_WORDS: Final = {
+    "tutorial/quickstart.md": ["install airflow", "install", "getting started"],
+    "how-to/reprocess.md": ["reprocess", "nightly"],
+    "how-to/broken-handlers.md": ["retry", "retries", "back-off"],
+    "how-to/dead-messages.md": ["DLQ", "dead letter queue", "poison"],
+    "how-to/consume.md": ["ack", "acknowledge", "consume", "sensor"],
+    "how-to/publish.md": ["enqueue", "send"],
+}
 _GENERATED: Final[dict[str, Callable[[], str]]] = {
     "commands": cache(commands.reference),
     "schema": cache(schema.reference),
@@ -25,7 +34,10 @@ _GENERATED: Final[dict[str, Callable[[], str]]] = {
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return the page as the site shows it."""
-    search.describe(page.file.src_uri, page.meta)
+    if words := _WORDS.get(page.file.src_uri):
+        page.meta["tags"] = words  # which the index weighs more than any title
+    if page.file.src_uri.startswith("decisions/"):  # they explain, and never say what to do
+        page.meta["search"] = {"exclude": True}
     whole = _MARKER.sub(lambda marker: _GENERATED[marker[1]](), markdown)
     place = Path(page.file.abs_src_path).relative_to(ROOT).as_posix()
     return links.to_repository(whole, place, ROOT, f"{config.extra['repository']}/blob/main")

@@ -21,10 +21,7 @@ from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
 from airflow_provider_pgqueue.core.consumer.steps import Steps
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.errors import (
-    LeaseLost,
-    PgQueueError,
-)
+from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Outcome, Rejected, Retry, checked
 from airflow_provider_pgqueue.core.quantity import quantity

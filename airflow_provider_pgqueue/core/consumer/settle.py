@@ -43,12 +43,7 @@ Outcomes = dict[int, Outcome | None]
 
 
 class Held:
-    """The messages of one lease by their ids, until they are settled or known to be lost.
-
-    `lost` has the ids whose lease a renewal or a call found lost. `unkept` has the ids whose outcome could not be kept,
-    so that they were archived as failed. `handled` has the outcomes that the holder knows and has not counted yet.
-    `in_doubt` says that the last renewal may be undone, because a transaction of somebody else was open on the
-    connection.
+    """The messages of one lease by their ids, until they are settled or known to be lost; see `Lease`.
 
     :param attempts: by id, the attempt that this is; after the last one, `max_attempts`, a retry archives as failed.
     """

@@ -18,12 +18,11 @@ import psycopg
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, moment, optional, timed, truth
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
+from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
+from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
-from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
-from airflow_provider_pgqueue.core.repair.share import RepairShare
+from airflow_provider_pgqueue.core.repair.share import Outcomes, RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
 from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs import DeadFilter
@@ -125,35 +124,10 @@ class Repair:
         """
 
         def work(repair: Repair, ids: Sequence[int]) -> Outcomes:
-            return repair.share(conn, max_per_second=repair.max_per_second, stop=stop, on_batch=on_batch).work(ids)
+            rate = repair.max_per_second
+            return RepairShare(conn=conn, repair=repair, max_per_second=rate, stop=stop, on_batch=on_batch).work(ids)
 
         return repair_by(work, self, lambda: nullcontext(conn), stop)
-
-    def share(
-        self,
-        conn: psycopg.Connection[Any],
-        *,
-        max_per_second: float | None,
-        stop: Callable[[], bool] = lambda: False,
-        on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
-    ) -> RepairShare:
-        """Return what repairs some of the messages, at a part of the rate."""
-        validator = load_validator(self.validator)
-        return RepairShare(
-            conn=conn,
-            queue_name=self.which.queue_name,
-            function=awaited(_loaded(self.function)),
-            validator=validator and awaited(validator),
-            remedied_by=self.remedied_by,
-            max_requeues=self.which.max_requeues,
-            max_per_second=max_per_second,
-            delay=as_timedelta(self.delay),
-            batch_size=self.batch_size,
-            lease_for=as_timedelta(self.lease_for),
-            dry_run=self.dry_run,
-            stop=stop,
-            on_batch=on_batch,
-        )
 
 
 def check_chosen(

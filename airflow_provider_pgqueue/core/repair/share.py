@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.errors import InvalidOutcome
+from airflow_provider_pgqueue.core.consumer.settle import Held
+from airflow_provider_pgqueue.core.duration import as_timedelta
+from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome, LeaseLost
+from airflow_provider_pgqueue.core.function import awaited, load_function
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.repair.answer import Remedy, RepairFunction, find_remedy
-from airflow_provider_pgqueue.core.repair.dead_lease import DeadLease, Outcomes
-from airflow_provider_pgqueue.core.repair.validator import Validator
+from airflow_provider_pgqueue.core.repair.answer import KEEP, Remedy, RepairFunction, find_remedy
+from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
+from airflow_provider_pgqueue.core.verbs import Statement
+
+if TYPE_CHECKING:
+    from airflow_provider_pgqueue.core.repair.repair import Repair
+
+Outcomes = dict[int, str]
 
 _LOOKS_AGAIN: Final = 0.5  # seconds, for what somebody else holds
 _LISTENS: Final = 0.1  # seconds, to `stop`
@@ -27,7 +35,7 @@ _LISTENS: Final = 0.1  # seconds, to `stop`
 
 @dataclass(kw_only=True)
 class RepairShare:
-    """Repairs some of the dead messages of a repair. The function is called once for each.
+    """Repairs some of the dead messages of a repair, in this process. The function is called once for each.
 
     :param max_per_second: the part of the rate for this share; None for no limit.
     :param stop: when it returns True, the current message is finished, its batch settled and the rest given back.
@@ -35,20 +43,21 @@ class RepairShare:
     """
 
     conn: psycopg.Connection[Any]
-    queue_name: str | None
-    function: RepairFunction
-    validator: Validator | None
-    remedied_by: str
-    max_requeues: int | None
+    repair: Repair
     max_per_second: float | None
-    delay: timedelta
-    batch_size: int
-    lease_for: timedelta
-    dry_run: bool
-    stop: Callable[[], bool]
-    on_batch: Callable[[Counter[str]], None]
+    stop: Callable[[], bool] = lambda: False
+    on_batch: Callable[[Counter[str]], None] = lambda outcomes: None
+    _function: RepairFunction = field(init=False)
+    _validator: Validator | None = field(init=False)
+    _lease_for: timedelta = field(init=False)
     _due: float = field(init=False, default_factory=time.monotonic)
     """When the next batch may begin."""
+
+    def __post_init__(self) -> None:
+        function, validator = self.repair.function, load_validator(self.repair.validator)
+        self._function = awaited(load_function(function) if isinstance(function, str) else function)
+        self._validator = validator and awaited(validator)
+        self._lease_for = as_timedelta(self.repair.lease_for)
 
     def work(self, ids: Sequence[int]) -> Outcomes:
         """Repair these messages, and return what became of each; those that `stop` left out are missing.
@@ -62,13 +71,14 @@ class RepairShare:
         if self.stop():
             return outcomes
         missing = set(ids) - outcomes.keys()
-        return outcomes | (dict.fromkeys(missing, "held") if self.dry_run else self._await(missing))
+        return outcomes | (dict.fromkeys(missing, "held") if self.repair.dry_run else self._await(missing))
 
     def _batches(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
         """Divide ids into batches, each when the rate allows it, until told to stop."""
         # A batch has at most what one second allows, so that the rate is even.
         rate = self.max_per_second
-        size = self.batch_size if rate is None else min(self.batch_size, max(1, int(rate)))
+        most = self.repair.batch_size
+        size = most if rate is None else min(most, max(1, int(rate)))
         for place in range(0, len(ids), size):
             self._pause_until(self._due)
             if self.stop():
@@ -81,12 +91,12 @@ class RepairShare:
             return {}
         if self.max_per_second is not None:
             self._due = max(self._due, time.monotonic()) + len(messages) / self.max_per_second
-        if self.dry_run:
+        if self.repair.dry_run:
             return {message.id: self._remedy(message).outcome for message in messages if not self.stop()}
-        lease = DeadLease(self.conn, messages, lease_for=self.lease_for)
+        lease = DeadLease(self.conn, messages, lease_for=self._lease_for)
         # Ended before the lease is settled: the transaction would see a renewal that fails.
         with closing(Renewal()) as renewal:
-            renewal.hold(lease, self.lease_for)
+            renewal.hold(lease, self._lease_for)
             try:
                 remedies = {
                     message.id: self._remedy(message) if lease.holds(message) else Remedy("lost")
@@ -97,25 +107,27 @@ class RepairShare:
                 # Whoever mends the function and starts again need not wait for the end of the lease.
                 lease.give_back()
                 raise
-        return lease.settle(remedies, delay=self.delay, remedied_by=self.remedied_by)
+        delay = as_timedelta(self.repair.delay)
+        return lease.settle(remedies, delay=delay, remedied_by=self.repair.remedied_by)
 
     def _remedy(self, message: DeadMessage) -> Remedy:
-        most = self.max_requeues
+        most = self.repair.which.max_requeues
         if most is not None and message.requeues >= most:
             return Remedy("left")
-        return find_remedy(message, self.function, self.validator)
+        return find_remedy(message, self._function, self._validator)
 
     def _lease(self, ids: Collection[int]) -> list[DeadMessage]:
-        which = verbs.DeadFilter(self.queue_name, ids=ids)
-        statement = verbs.lease_dead(which, max_messages=len(ids), lease_for=self.lease_for, locked_by=self.remedied_by)
+        which = verbs.DeadFilter(self.repair.which.queue_name, ids=ids)
+        holder = self.repair.remedied_by
+        statement = verbs.lease_dead(which, max_messages=len(ids), lease_for=self._lease_for, locked_by=holder)
         # A dry run leases the messages and gives them back at once, without an attempt.
-        with self.conn.transaction(force_rollback=self.dry_run):
+        with self.conn.transaction(force_rollback=self.repair.dry_run):
             return run(self.conn, statement)
 
     def _await(self, missing: set[int]) -> Outcomes:
         """Wait for what somebody holds, perhaps a process that died: at most twice `lease_for`."""
         outcomes: Outcomes = {}
-        patience = time.monotonic() + 2 * self.lease_for.total_seconds()
+        patience = time.monotonic() + 2 * self._lease_for.total_seconds()
         while missing := missing - outcomes.keys():
             outcomes |= self._remedied(missing)
             for batch in self._batches(sorted(missing - outcomes.keys())):
@@ -131,10 +143,76 @@ class RepairShare:
     def _remedied(self, ids: Collection[int]) -> Outcomes:
         found = run(self.conn, verbs.remedies(ids))
         return {
-            id_: remedy if remedied_by == self.remedied_by else "remedied"
+            id_: remedy if remedied_by == self.repair.remedied_by else "remedied"
             for id_, (remedy, remedied_by) in found.items()
         }
 
     def _pause_until(self, moment: float) -> None:
         while not self.stop() and (left := moment - time.monotonic()) > 0:
             time.sleep(min(left, _LISTENS))
+
+
+class DeadLease(Held):
+    """The messages of one `lease_dead` call. What is not settled can be leased again when the lease expires."""
+
+    _extension = staticmethod(verbs.extend_dead)
+
+    def __init__(self, conn: psycopg.Connection[Any], messages: Sequence[DeadMessage], *, lease_for: timedelta) -> None:
+        super().__init__(conn, messages[0].lock_token, [message.id for message in messages], lease_for=lease_for)
+
+    def holds(self, message: DeadMessage) -> bool:
+        """Return whether the message is still leased, as of the last renewal."""
+        return message.id in self._held
+
+    def settle(self, remedies: Mapping[int, Remedy], *, delay: timedelta, remedied_by: str) -> Outcomes:
+        """Apply all remedies in one transaction, and return what became of each message.
+
+        A message is `lost` if its lease had ended. A body that PostgreSQL refuses is `invalid`: that message alone
+        stays dead. Messages that are held and have no remedy are given back.
+        """
+        outcomes = {id_: remedy.outcome for id_, remedy in remedies.items()}
+        bodies = {id_: remedy.body for id_, remedy in remedies.items() if remedy.outcome == "requeued"}
+        reasons: dict[str, list[int]] = {}
+        for id_, remedy in remedies.items():
+            if remedy.outcome == "dismissed":
+                reasons.setdefault(remedy.reason, []).append(id_)
+        with self._conn.transaction():
+            if bodies:
+                outcomes |= self._requeue(bodies, delay, remedied_by)
+            for reason, ids in reasons.items():
+                outcomes |= self._ask(verbs.dismiss(self._require_token(), ids, reason, remedied_by=remedied_by))
+            self._release({id_ for id_ in self._held if outcomes.get(id_) in (None, "left", "invalid", "raised")})
+        return outcomes
+
+    def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, remedied_by: str) -> Outcomes:
+        """Requeue them. If the call is refused, try each half, until the body that is refused is alone."""
+        new = {id_: body for id_, body in bodies.items() if body is not KEEP}
+        statement = verbs.requeue(self._require_token(), list(bodies), bodies=new, delay=delay, remedied_by=remedied_by)
+        try:
+            with self._conn.transaction():
+                return dict.fromkeys(bodies, "requeued") | self._ask(statement)
+        except InvalidMessage:
+            if len(bodies) == 1:
+                return dict.fromkeys(bodies, "invalid")
+        ids = list(bodies)
+        outcomes: Outcomes = {}
+        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+            outcomes |= self._requeue({id_: bodies[id_] for id_ in half}, delay, remedied_by)
+        return outcomes
+
+    def give_back(self) -> None:
+        """Give all that are held back without a remedy."""
+        with self._calling:
+            self._release(self._held)
+
+    def _release(self, ids: Collection[int]) -> None:
+        if ids:
+            self._ask(verbs.release_dead(self._require_token(), ids))
+
+    def _ask(self, statement: Statement[Any]) -> Outcomes:
+        """Run the verb and return the lost ids; LeaseLost is caught here, so that the transaction keeps the rest."""
+        try:
+            run(self._conn, statement)
+        except LeaseLost as error:
+            return dict.fromkeys(error.ids, "lost")
+        return {}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, to_json
+from airflow_provider_pgqueue.core.client import Statement, list_of
 from airflow_provider_pgqueue.core.message import MessageOutcome, Row
 
 
@@ -17,8 +17,7 @@ def message_outcomes(
 
     With `follow_requeues`, of the latest message that repeats each; then a dead one without a remedy is not finished.
     """
-    arguments = dict(locals()) | {"ids": list(ids)}
-    return Statement("message_outcomes", arguments, list_of(MessageOutcome), {"ids": "bigint[]"})
+    return Statement("message_outcomes", locals(), list_of(MessageOutcome))
 
 
 def search_messages(
@@ -41,8 +40,7 @@ def search_messages(
     :param state: ready, delayed, leased, done, dead (without a remedy), or a result.
     :param after_id: with `after_place`, the `id` and `place` of the last row of a list of one state, to continue it.
     """
-    arguments = dict(locals()) | {"headers": None if headers is None else to_json(dict(headers))}
-    return Statement("search_messages", arguments, _found, {"headers": "jsonb"})
+    return Statement("search_messages", locals(), _found)
 
 
 def _found(rows: list[Row]) -> list[Row]:

@@ -20,12 +20,7 @@ def audited(
     allowed to call the verb; the audit has both names. A `request` is done once: a second call with it does nothing and
     returns None.
     """
-    return Statement(
-        "audited",
-        {"acting_user": acting_user, "verb": verb, "arguments": _object(arguments), "request": request},
-        one,
-        {"arguments": "jsonb"},
-    )
+    return Statement("audited", locals() | {"arguments": _object(arguments)}, one)
 
 
 def _object(arguments: Mapping[str, Any]) -> str:
@@ -43,4 +38,4 @@ def audit_log(
     verb: str | None = None,
 ) -> Statement[list[Row]]:
     """Return what was done by hand to a queue or to all, newest first; `by_user` is a user or a login."""
-    return Statement("audit_log", dict(locals()), list)
+    return Statement("audit_log", locals(), list)

@@ -9,16 +9,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.client import (
-    ZERO,
-    Statement,
-    ids_of,
-    list_of,
-    messages_of,
-    only_row,
-    to_json,
-    unless_lost,
-)
+from airflow_provider_pgqueue.core.client import ZERO, Statement, ids_of, list_of, messages_of, only_row, unless_lost
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
@@ -26,7 +17,6 @@ from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_TYPES: Final = {"results": "text[]", "fingerprints": "text[]", "ids": "bigint[]", "headers": "jsonb"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +49,7 @@ class DeadFilter:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the SQL functions that choose dead messages."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("results", "fingerprints", "ids"):
-            given[name] = None if given[name] is None else list(given[name])
-        return given | {"headers": None if self.headers is None else to_json(self.headers)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 _ALL: Final = DeadFilter()
@@ -79,24 +66,22 @@ def lease_dead(
 
     InvalidArgument for a choice that names neither a queue nor `ids`, `fingerprints` or a `reference`.
     """
-    return Statement("lease_dead", _chosen(dict(locals())), messages_of(DeadMessage), _TYPES)
+    return Statement("lease_dead", _chosen(locals()), messages_of(DeadMessage))
 
 
 def dead_ids(which: DeadFilter | str = _ALL, *, max_messages: int | None = None) -> Statement[list[int]]:
     """Return the ids of dead messages without a remedy, leased or not, oldest first."""
-    return Statement("dead_ids", _chosen(dict(locals())), ids_of, _TYPES)
+    return Statement("dead_ids", _chosen(locals()), ids_of)
 
 
 def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases of dead messages to `lease_for` from now. LeaseLost has the ids of those that were lost."""
-    arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
-    return Statement("extend_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
+    return Statement("extend_dead", locals(), unless_lost(ids))
 
 
 def release_dead(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
     """Give leased dead messages back without a remedy. LeaseLost has the ids of those that were lost."""
-    arguments = {"lock_token": lock_token, "ids": list(ids)}
-    return Statement("release_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
+    return Statement("release_dead", locals(), unless_lost(ids))
 
 
 def requeue(
@@ -113,8 +98,8 @@ def requeue(
     """
     arguments = {
         "lock_token": lock_token,
-        "ids": list(ids),
-        "messages": to_json({str(id_): body for id_, body in bodies.items()}) if bodies else None,
+        "ids": ids,
+        "messages": dict(bodies) if bodies else None,
         "delay": delay,
         "remedied_by": remedied_by,
     }
@@ -125,24 +110,14 @@ def requeue(
             raise LeaseLost(lost)
         return requeued
 
-    return Statement("requeue", arguments, decode, {"ids": "bigint[]", "messages": "jsonb"})
+    return Statement("requeue", arguments, decode)
 
 
 def dismiss(
-    lock_token: UUID,
-    ids: Collection[int],
-    reason: str,
-    *,
-    remedied_by: str | None = None,
+    lock_token: UUID, ids: Collection[int], reason: str, *, remedied_by: str | None = None
 ) -> Statement[list[int]]:
     """Close leased dead messages without publishing them again. LeaseLost has the ids of those that were lost."""
-    arguments = {
-        "lock_token": lock_token,
-        "ids": list(ids),
-        "reason": reason,
-        "remedied_by": remedied_by,
-    }
-    return Statement("dismiss", arguments, unless_lost(ids), {"ids": "bigint[]"})
+    return Statement("dismiss", locals(), unless_lost(ids))
 
 
 def requeue_dead(
@@ -157,7 +132,7 @@ def requeue_dead(
     Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`. Without a
     queue it is as `lease_dead`.
     """
-    return Statement("requeue_dead", _chosen(dict(locals())), _not_none(which, list_of(Requeued)), _TYPES)
+    return Statement("requeue_dead", _chosen(locals()), _not_none(which, list_of(Requeued)))
 
 
 def dismiss_dead(
@@ -168,19 +143,19 @@ def dismiss_dead(
     remedied_by: str | None = None,
 ) -> Statement[list[int]]:
     """Dismiss dead messages in one call, and return their ids. Without a queue the rule of `lease_dead` holds."""
-    return Statement("dismiss_dead", _chosen(dict(locals())), _not_none(which, ids_of), _TYPES)
+    return Statement("dismiss_dead", _chosen(locals()), _not_none(which, ids_of))
 
 
 def retried_causes(
     queue_name: str | None = None, *, since: datetime | None = None, max_causes: int = 100
 ) -> Statement[list[Row]]:
     """Return why attempts of messages failed that are not finished yet, most messages first; since a day ago."""
-    return Statement("retried_causes", dict(locals()), _named)
+    return Statement("retried_causes", locals(), _named)
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
     """Return the causes of dead messages without a remedy, most frequent first."""
-    return Statement("dead_causes", dict(locals()), _causes)
+    return Statement("dead_causes", locals(), _causes)
 
 
 def dead_trend(
@@ -192,24 +167,21 @@ def dead_trend(
     max_causes: int = 100,
 ) -> Statement[list[Row]]:
     """Return the causes of death, most deaths first, with the number in each step; by default those of a day."""
-    return Statement("dead_trend", dict(locals()), _named)
+    return Statement("dead_trend", locals(), _named)
 
 
 def _named(rows: list[Row]) -> list[Row]:
     return [{"queue_name": row.pop("cause_queue"), **row} for row in rows]
 
 
-def dead_queues(
-    queue_names: Collection[str] | None = None,
-) -> Statement[list[DeadQueue]]:
+def dead_queues(queue_names: Collection[str] | None = None) -> Statement[list[DeadQueue]]:
     """Return the queues that have dead messages without a remedy and without a lease."""
-    arguments = {"queue_names": None if queue_names is None else list(queue_names)}
-    return Statement("dead_queues", arguments, list_of(DeadQueue), {"queue_names": "text[]"})
+    return Statement("dead_queues", locals(), list_of(DeadQueue))
 
 
 def remedies(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
     """Return the remedies of dead messages: `{id: (remedy, remedied_by)}`, without those that have none."""
-    return Statement("remedies", {"ids": list(ids)}, _by_id, {"ids": "bigint[]"})
+    return Statement("remedies", locals(), _by_id)
 
 
 def _by_id(rows: list[Row]) -> dict[int, tuple[str, str]]:
@@ -218,18 +190,19 @@ def _by_id(rows: list[Row]) -> dict[int, tuple[str, str]]:
 
 def count_remedies(remedied_by: str) -> Statement[dict[str, int]]:
     """Count how many messages were `requeued` and `dismissed` under the name `remedied_by`."""
-    return Statement("count_remedies", dict(locals()), only_row)
+    return Statement("count_remedies", locals(), only_row)
 
 
 def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str, int]]:
     """Count what became of the first messages that `remedied_by` requeued: `requeued`, `finished`, `died_again`."""
-    return Statement("requeued_results", dict(locals()), only_row)
+    return Statement("requeued_results", locals(), only_row)
 
 
 def _chosen(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call with those of its choice of messages."""
-    which: DeadFilter | str = arguments.pop("which")
-    return arguments | (which if isinstance(which, DeadFilter) else DeadFilter(which)).arguments()
+    which = arguments["which"]
+    others = {name: value for name, value in arguments.items() if name != "which"}
+    return others | (which if isinstance(which, DeadFilter) else DeadFilter(which)).arguments()
 
 
 def _not_none(which: DeadFilter | str, decode: Callable[[list[Row]], list[T]]) -> Callable[[list[Row]], list[T]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
-from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one, to_json
+from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 
@@ -29,7 +29,7 @@ def dispatch_messages(
     `lease_for` from the last time that anybody saw the run alive. `on_failure` says what a failed run does to its
     messages: `retry` after the back-off until their last attempt, or `fail`. Raises QueuePaused for a paused queue.
     """
-    return Statement("dispatch_messages", dict(locals()), list_of(Dispatch))
+    return Statement("dispatch_messages", locals(), list_of(Dispatch))
 
 
 def dispatch_dead(
@@ -49,18 +49,17 @@ def dispatch_dead(
     `retry_after`, which doubles each time up to a day. What a successful run leaves dead gets no other run. Messages
     that are leased, or were requeued `max_requeues` times, get none.
     """
-    arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement("dispatch_dead", arguments, list_of(Dispatch), {"results": "text[]"})
+    return Statement("dispatch_dead", locals(), list_of(Dispatch))
 
 
 def open_dispatches(queue_name: str | None = None, dag_id: str | None = None) -> Statement[list[Dispatch]]:
     """Return the dispatches whose run has not ended as far as the queue knows, oldest first."""
-    return Statement("open_dispatches", dict(locals()), list_of(Dispatch))
+    return Statement("open_dispatches", locals(), list_of(Dispatch))
 
 
 def start_dispatch(dispatch_id: int) -> Statement[bool]:
     """Record that the run of a dispatch exists, and return whether that is news."""
-    return Statement("start_dispatch", dict(locals()), one)
+    return Statement("start_dispatch", locals(), one)
 
 
 def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
@@ -69,12 +68,12 @@ def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
     It does not record that the runs exist, as `start_dispatch` does. Dead messages have no lease: a dispatch holds them
     until it ends, or until they get a remedy.
     """
-    return Statement("extend_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
+    return Statement("extend_dispatches", locals(), ids_of)
 
 
 def overdue_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
     """Return the dispatches among these that nobody has renewed for as long as their lease lasts."""
-    return Statement("overdue_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
+    return Statement("overdue_dispatches", locals(), ids_of)
 
 
 def record_task_failure(dag_id: str, run_id: str, task_id: str, failure: Mapping[str, Any]) -> Statement[bool]:
@@ -82,7 +81,7 @@ def record_task_failure(dag_id: str, run_id: str, task_id: str, failure: Mapping
 
     `failure` is as `describe` of `core.outcome` returns it. False if the run has no open dispatch.
     """
-    return Statement("record_task_failure", dict(locals()) | {"failure": to_json(failure)}, one, {"failure": "jsonb"})
+    return Statement("record_task_failure", locals(), one)
 
 
 def end_dispatch(
@@ -100,8 +99,7 @@ def end_dispatch(
     What dies of a failed run has one cause with all that died of the same `failed_tasks` of the DAG and class of error;
     without `details` it says which these are.
     """
-    arguments = dict(locals()) | {"failed_tasks": None if failed_tasks is None else list(failed_tasks)}
-    return Statement("end_dispatch", arguments, one, {"failed_tasks": "text[]"})
+    return Statement("end_dispatch", locals(), one)
 
 
 def dispatched_messages(dag_id: str, run_id: str) -> Statement[list[Message]]:
@@ -110,4 +108,4 @@ def dispatched_messages(dag_id: str, run_id: str) -> Statement[list[Message]]:
     After the run was cleared, this leases again what waits for its next attempt. Raises DispatchNotFound if the run has
     no dispatch, or if it has none of its messages any more, because another run has or has finished them.
     """
-    return Statement("dispatched_messages", dict(locals()), messages_of(Message))
+    return Statement("dispatched_messages", locals(), messages_of(Message))

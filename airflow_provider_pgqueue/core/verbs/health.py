@@ -15,7 +15,7 @@ def health(*, held_for: Duration | None = None, waiting_for: Duration | None = N
     `held_for` is how long a transaction may hold its snapshot before the finding is a warning (default 5 minutes;
     critical at twelve times that). `waiting_for` is how long a ready or dead message may wait (default 1 day).
     """
-    return Statement("health", dict(locals()), list_of(Finding))
+    return Statement("health", locals(), list_of(Finding))
 
 
 def metrics(
@@ -25,9 +25,4 @@ def metrics(
 
     The named queues, or the oldest `max_queues`, have series of their own; all others are summed up as `other`.
     """
-    arguments = {
-        "max_queues": max_queues,
-        "queue_names": None if queue_names is None else list(queue_names),
-        "names": None if names is None else list(names),
-    }
-    return Statement("metrics", arguments, list, {"queue_names": "text[]", "names": "text[]"})
+    return Statement("metrics", locals(), list)

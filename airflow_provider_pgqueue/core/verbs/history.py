@@ -21,7 +21,7 @@ def queue_history(
 
     Levels are None where no upkeep looked. Percentiles are rounded up by at most 19 percent.
     """
-    return Statement("queue_history", dict(locals()), list)
+    return Statement("queue_history", locals(), list)
 
 
 def queue_sparklines(
@@ -32,19 +32,17 @@ def queue_sparklines(
     step: Duration | None = None,
 ) -> Statement[list[Row]]:
     """Return the history of up to 500 queues, one row for each, with a number for each step."""
-    arguments = {"queue_names": list(queue_names), "since": since, "until": until, "step": step}
-    return Statement("queue_sparklines", arguments, list, {"queue_names": "text[]"})
+    return Statement("queue_sparklines", locals(), list)
 
 
 def queue_rates(queue_names: Collection[str] | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:
     """Return what went through each queue in the last whole minutes; divide by `seconds` for rates."""
-    arguments = {"queue_names": None if queue_names is None else list(queue_names), "period": period}
-    return Statement("queue_rates", arguments, list, {"queue_names": "text[]"})
+    return Statement("queue_rates", locals(), list)
 
 
 def message_life(message_id: int) -> Statement[list[Row]]:
     """Return what is recorded of a message in the order of time, without its body; nothing if it is unknown."""
-    return Statement("message_life", dict(locals()), list)
+    return Statement("message_life", locals(), list)
 
 
 def alter_history(
@@ -55,4 +53,4 @@ def alter_history(
     audit_for: Duration | None = None,
 ) -> Statement[None]:
     """Change how long the history and the audit are kept; None keeps a value, zero keeps days or the audit forever."""
-    return Statement("alter_history", dict(locals()), nothing)
+    return Statement("alter_history", locals(), nothing)

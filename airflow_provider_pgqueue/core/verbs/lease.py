@@ -37,13 +37,12 @@ def lease(
     With a `topic` pattern, only messages whose topic matches it. Raises QueuePaused for a paused queue.
     """
     # A crash of the server that undoes the lease makes the messages ready again: nothing is lost.
-    return Statement("lease", dict(locals()), messages_of(Message), durable=False)
+    return Statement("lease", locals(), messages_of(Message), durable=False)
 
 
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases to `lease_for` from now. LeaseLost has the ids of those that were lost; the others are extended."""
-    arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
-    return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"}, durable=False)
+    return Statement("extend", locals(), unless_lost(ids), durable=False)
 
 
 def record_step(
@@ -94,19 +93,14 @@ def archive(
 
     LeaseLost has the ids of those that were lost; the others are archived.
     """
-    arguments = {
-        "lock_token": lock_token,
+    arguments = locals() | {
         # As text, and as one row back: a driver that looks at each of thousands of ids takes longer than the server.
         "ids": f"{{{','.join(map(str, ids))}}}",
-        "result": result,
         "details": _text(details),
-        "handled_by": handled_by,
         "outcomes": outcomes_as_json(outcomes) if outcomes else None,
         "output": None if output is None else to_json(output),
-        "failure": None if failure is None else to_json(failure),
     }
-    types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
-    return Statement("archive", arguments, unless_lost(ids, one), types, columns="pg_catalog.array_agg(found)")
+    return Statement("archive", arguments, unless_lost(ids, one), columns="pg_catalog.array_agg(found)")
 
 
 def outcomes_as_json(outcomes: Mapping[int, Success | Rejected | Failed]) -> JsonText:
@@ -158,16 +152,7 @@ def release(
 
     LeaseLost has the ids of those that were lost; the others are released.
     """
-    arguments = {
-        "lock_token": lock_token,
-        "ids": list(ids),
-        "delay": delay,
-        "count_attempt": count_attempt,
-        "details": _text(details),
-        "failure": None if failure is None else to_json(failure),
-        "back_off": back_off or None,
-    }
-    return Statement("release", arguments, unless_lost(ids), {"ids": "bigint[]", "failure": "jsonb"})
+    return Statement("release", locals() | {"details": _text(details)}, unless_lost(ids))
 
 
 def release_messages(
@@ -179,8 +164,7 @@ def release_messages(
     beginning of that up to a slash; to find its leases, this reads the whole queue. Whoever still works under such a
     lease has lost it.
     """
-    arguments = {"queue_name": queue_name, "ids": None if ids is None else list(ids), "holder": holder}
-    return Statement("release_messages", arguments, ids_of, {"ids": "bigint[]"})
+    return Statement("release_messages", locals(), ids_of)
 
 
 def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:
@@ -189,8 +173,7 @@ def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) 
     Whoever works on one has lost it, and learns it when it extends the lease or archives the message. A cancelled
     message is not dead, and the next of its group follows.
     """
-    arguments = {"queue_name": queue_name, "ids": list(ids), "reason": reason}
-    return Statement("cancel", arguments, ids_of, {"ids": "bigint[]"})
+    return Statement("cancel", locals(), ids_of)
 
 
 class Change(TypedDict, total=False):
@@ -213,15 +196,15 @@ def change(queue_name: str, ids: Collection[int], **to: Unpack[Change]) -> State
     A message keeps its place in the order, and does not overtake others of its group.
     """
     argument.check_names("change", to, Change.__annotations__)
-    arguments: dict[str, Any] = {"queue_name": queue_name, "ids": list(ids), **to}
+    arguments: dict[str, Any] = {"queue_name": queue_name, "ids": ids, **to}
     if "body" in arguments:
         arguments["message"] = to_json(arguments.pop("body"))
-    return Statement("change", arguments, ids_of, {"ids": "bigint[]", "message": "jsonb"})
+    return Statement("change", arguments, ids_of)
 
 
 def workers(queue_name: str | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:
     """Return who leases now or finished something within `period`, those with most leases first."""
-    return Statement("workers", dict(locals()), _workers)
+    return Statement("workers", locals(), _workers)
 
 
 def _workers(rows: list[Row]) -> list[Row]:
@@ -230,7 +213,7 @@ def _workers(rows: list[Row]) -> list[Row]:
 
 def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:
     """Take messages and archive them as success at once: exactly once, if the effect is in the same transaction."""
-    return Statement("consume", dict(locals()), messages_of(Message))
+    return Statement("consume", locals(), messages_of(Message))
 
 
 def once(consumer: str, message_id: int) -> Statement[bool]:
@@ -238,7 +221,7 @@ def once(consumer: str, message_id: int) -> Statement[bool]:
 
     Call it in the transaction of the effect, to let the effect happen once however often the message is delivered.
     """
-    return Statement("once", dict(locals()), one)
+    return Statement("once", locals(), one)
 
 
 def lease_named(
@@ -253,7 +236,7 @@ def lease_named(
 
     Two calls at the same time under one name get the same messages.
     """
-    return Statement("lease_named", dict(locals()), list)
+    return Statement("lease_named", locals(), list)
 
 
 def end_named_leases(stream: str, queue_name: str, before_batch: int) -> Statement[int]:
@@ -261,4 +244,4 @@ def end_named_leases(stream: str, queue_name: str, before_batch: int) -> Stateme
 
     The messages stay leased until they are settled or their lease ends.
     """
-    return Statement("end_named_leases", dict(locals()), one)
+    return Statement("end_named_leases", locals(), one)

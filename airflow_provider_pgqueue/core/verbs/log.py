@@ -13,7 +13,7 @@ def archive_log_end(*, after_removal: int = 0, queue_names: Sequence[str] | None
 
     Only removals after the one of the number `after_removal` count.
     """
-    return Statement("archive_log_end", dict(locals()), only_row, {"queue_names": "text[]"})
+    return Statement("archive_log_end", locals(), only_row)
 
 
 def split_archive_log(
@@ -25,4 +25,4 @@ def split_archive_log(
     queue_names: Sequence[str] | None = None,
 ) -> Statement[list[Row]]:
     """Split a range of the log into steps of whole transactions, of up to `max_messages` of these queues each."""
-    return Statement("split_archive_log", dict(locals()), list, {"queue_names": "text[]"})
+    return Statement("split_archive_log", locals(), list)

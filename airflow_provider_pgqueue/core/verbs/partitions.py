@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core.message import Row
 
 def partition_archive(partition_by: str) -> Statement[None]:
     """Create archive partitions by `day` or by `month` from now on."""
-    return Statement("partition_archive", dict(locals()), nothing)
+    return Statement("partition_archive", locals(), nothing)
 
 
 def archive_partitions() -> Statement[list[Row]]:
@@ -23,12 +23,12 @@ def closed_archive_partitions(
     *, older_than: Duration = ZERO, names: Collection[str] | None = None
 ) -> Statement[list[Row]]:
     """List the partitions that were completed so long ago, or those with these names, with their sizes and columns."""
-    return Statement("closed_archive_partitions", dict(locals()), list)
+    return Statement("closed_archive_partitions", locals(), list)
 
 
 def archive_checksums(partition: str, first_page: int, end_page: int) -> Statement[list[Row]]:
     """Return a count and a hash of the messages on some pages of a closed partition, per queue, result and UTC day."""
-    return Statement("archive_checksums", dict(locals()), list)
+    return Statement("archive_checksums", locals(), list)
 
 
 def drop_archive_partition(partition: str, manifest: str) -> Statement[int]:
@@ -36,4 +36,4 @@ def drop_archive_partition(partition: str, manifest: str) -> Statement[int]:
 
     Raises ExportDiffers, UnremediedMessages or ForeignPartition, and drops nothing, if it may not be dropped.
     """
-    return Statement("drop_archive_partition", dict(locals()), one, {"manifest": "jsonb"})
+    return Statement("drop_archive_partition", locals(), one)

@@ -80,14 +80,6 @@ _RULES: Final = {
     "group_keys": argument.optional(argument.any_texts),
     "dedup_keys": argument.optional(argument.any_texts),
 }
-_BATCH_TYPES: Final = {
-    "messages": "jsonb",
-    "headers": "jsonb",
-    "references": "text[]",
-    "topics": "text[]",
-    "group_keys": "text[]",
-    "dedup_keys": "text[]",
-}
 
 
 def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement[int]:
@@ -98,12 +90,10 @@ def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement
     argument.check_names("publish", options, Options.__annotations__)
     if options.get("dedup_key") is not None:
         batch = publish_batch(queue_name, [body], **_as_batch(options))
-        return Statement(batch.function, batch.arguments, lambda rows: batch.decode(rows)[0], batch.types)
+        return Statement(batch.function, batch.arguments, lambda rows: batch.decode(rows)[0])
     arguments = {**options, "queue_name": queue_name, "message": to_json(body)}
     argument.check(arguments, _RULES)
-    if (headers := options.get("headers")) is not None:
-        arguments["headers"] = to_json(headers)
-    return Statement("publish", arguments, one, {"message": "jsonb", "headers": "jsonb"})
+    return Statement("publish", arguments, one)
 
 
 def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[BatchOptions]) -> Statement[list[int]]:
@@ -127,12 +117,10 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
         raise InvalidArgument("the batch is empty. Give at least one body.")
     # One JSON parameter: three times faster through the driver than an array of texts.
     arguments = {**options, "queue_name": queue_name, "messages": f"[{','.join(texts)}]"}
-    if (headers := options.get("headers")) is not None:
-        arguments["headers"] = to_json(headers)
     if arguments.get("dedup_keys") is None:
         # One row with all ids: a row for each costs the driver as much as sending the bodies.
-        return Statement("publish_batch", arguments, one, _BATCH_TYPES, columns="pg_catalog.array_agg(found)")
-    return Statement("publish_deduplicated", arguments, ids_or_duplicates, _BATCH_TYPES)
+        return Statement("publish_batch", arguments, one, columns="pg_catalog.array_agg(found)")
+    return Statement("publish_deduplicated", arguments, ids_or_duplicates)
 
 
 def close_batch(
@@ -150,14 +138,7 @@ def close_batch(
     Messages of a transaction that is still open are not known: close in the transaction that publishes, or give
     `expected`.
     """
-    arguments = {
-        "queue_name": queue_name,
-        "batch": batch,
-        "into_queue": into_queue,
-        "expected": expected,
-        "headers": None if headers is None else to_json(headers),
-    }
-    return Statement("close_batch", arguments, one, {"headers": "jsonb"})
+    return Statement("close_batch", locals(), one)
 
 
 def _as_batch(options: Options) -> BatchOptions:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import BrokenQueue, ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
@@ -80,34 +80,29 @@ def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
     """Create a queue and return True; return False, and change nothing, if it exists."""
     argument.check_names("create_queue", policy, Policy.__annotations__)
     argument.check(policy, POLICY_RULES)
-    return Statement("create_queue", _arguments(queue_name, policy), one, {"weights": "jsonb"})
+    return Statement("create_queue", {"queue_name": queue_name, **policy}, one)
 
 
 def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
     """Change the policy of a queue, also for the messages that wait already; None keeps a value."""
     argument.check_names("alter_queue", policy, Policy.__annotations__)
     argument.check(policy, POLICY_RULES)
-    return Statement("alter_queue", _arguments(queue_name, policy), nothing, {"weights": "jsonb"})
-
-
-def _arguments(queue_name: str, policy: Policy) -> dict[str, Any]:
-    weights = policy.get("weights")
-    return {"queue_name": queue_name, **policy, "weights": None if weights is None else to_json(weights)}
+    return Statement("alter_queue", {"queue_name": queue_name, **policy}, nothing)
 
 
 def pause_queue(queue_name: str) -> Statement[None]:
     """Stop leasing from a queue; publishing continues."""
-    return Statement("pause_queue", dict(locals()), nothing)
+    return Statement("pause_queue", locals(), nothing)
 
 
 def resume_queue(queue_name: str) -> Statement[None]:
     """Allow leasing from a paused or broken queue again, and ring its consumers."""
-    return Statement("resume_queue", dict(locals()), nothing)
+    return Statement("resume_queue", locals(), nothing)
 
 
 def purge_queue(queue_name: str) -> Statement[int]:
     """Delete the messages that nobody holds, without archiving them, and return their number."""
-    return Statement("purge_queue", dict(locals()), one)
+    return Statement("purge_queue", locals(), one)
 
 
 def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
@@ -115,7 +110,7 @@ def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
 
     Raises QueueNotEmpty if it has any, unless `force` is True.
     """
-    return Statement("drop_queue", dict(locals()), one)
+    return Statement("drop_queue", locals(), one)
 
 
 def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[list[QueueStatus]]:
@@ -124,41 +119,29 @@ def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[l
     Counts up to 10,000 messages of a queue, and says in `counted_up_to` how far. With `exact` it counts every message,
     which takes seconds where millions wait.
     """
-    return Statement("status", dict(locals()), list_of(QueueStatus))
+    return Statement("status", locals(), list_of(QueueStatus))
 
 
 def ready_queues(
-    queue_names: Collection[str] | None = None,
-    *,
-    count_up_to: int = 1000,
-    topic: str | None = None,
+    queue_names: Collection[str] | None = None, *, count_up_to: int = 1000, topic: str | None = None
 ) -> Statement[list[ReadyQueue]]:
     """Return the queues that have a message to lease now or later, in one query for any number of queues.
 
     With a `topic` pattern only matching messages count, as in `lease`.
     """
-    arguments = {
-        "queue_names": None if queue_names is None else list(queue_names),
-        "count_up_to": count_up_to,
-        "topic": topic,
-    }
-    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]"})
+    return Statement("ready_queues", locals(), list_of(ReadyQueue))
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
     """Return the names among these for which nobody should wait: unknown to the session, or of a paused queue."""
-    return Statement(
-        "closed_queues", {"queue_names": list(queue_names)}, list_of(ClosedQueue), {"queue_names": "text[]"}
-    )
+    return Statement("closed_queues", locals(), list_of(ClosedQueue))
 
 
 def broken_queues(queue_names: Collection[str]) -> Statement[list[BrokenQueue]]:
     """Return the queues among these that are broken; those that the session may not observe are left out."""
-    return Statement(
-        "broken_queues", {"queue_names": list(queue_names)}, list_of(BrokenQueue), {"queue_names": "text[]"}
-    )
+    return Statement("broken_queues", locals(), list_of(BrokenQueue))
 
 
 def lease_policy(queue_name: str) -> Statement[LeasePolicy]:
     """Return how long leases and handlers of the queue may take, unless the consumer says otherwise."""
-    return Statement("lease_policy", dict(locals()), lambda rows: LeasePolicy(**only_row(rows)))
+    return Statement("lease_policy", locals(), lambda rows: LeasePolicy(**only_row(rows)))

@@ -11,12 +11,12 @@ def grant_queue(queue_name: str, role_name: str, privilege: str) -> Statement[bo
 
     From the first grant on the role is limited to the queues granted to it.
     """
-    return Statement("grant_queue", dict(locals()), one)
+    return Statement("grant_queue", locals(), one)
 
 
 def revoke_queue(queue_name: str, role_name: str, privilege: str | None = None) -> Statement[int]:
     """Revoke one privilege on a queue or all, and return their number. The role stays limited to its queues."""
-    return Statement("revoke_queue", dict(locals()), one)
+    return Statement("revoke_queue", locals(), one)
 
 
 def queue_grants() -> Statement[list[Row]]:

@@ -11,27 +11,27 @@ from airflow_provider_pgqueue.core.message import Row
 
 def begin_run(run_id: str, pipeline: str) -> Statement[dict[str, Any] | None]:
     """Record that a run starts; return its summary if it finished before, else None."""
-    return Statement("begin_run", dict(locals()), one)
+    return Statement("begin_run", locals(), one)
 
 
 def finish_run(run_id: str, summary: str) -> Statement[dict[str, Any]]:
     """Record that a run is done, with its summary as JSON text, and return the summary that is kept: the first."""
-    return Statement("finish_run", dict(locals()), one, {"summary": "jsonb"})
+    return Statement("finish_run", locals(), one)
 
 
 def run_summary(run_id: str, pipeline: str) -> Statement[dict[str, Any] | None]:
     """Return the summary of a run, or None if it has not finished or never began."""
-    return Statement("run_summary", dict(locals()), one)
+    return Statement("run_summary", locals(), one)
 
 
 def run_holder(run_id: str) -> Statement[str]:
     """Return how `locked_by` and `handled_by` begin for what this login's run leases."""
-    return Statement("run_holder", dict(locals()), one)
+    return Statement("run_holder", locals(), one)
 
 
 def run_backlog(holder: str, queue_name: str, *, topic: str | None = None) -> Statement[Row]:
     """Count what is left for a run: `ready`, `held` by its own leases, `waiting` (delayed, or held by others)."""
-    return Statement("run_backlog", dict(locals()), only_row)
+    return Statement("run_backlog", locals(), only_row)
 
 
 def run_archived(run_id: str) -> Statement[Row]:
@@ -39,12 +39,12 @@ def run_archived(run_id: str) -> Statement[Row]:
 
     It works from its first lease to its last result.
     """
-    return Statement("run_archived", dict(locals()), only_row)
+    return Statement("run_archived", locals(), only_row)
 
 
 def check_queues_exist(queue_names: Collection[str]) -> Statement[None]:
     """Raise QueueNotFound for the first of these names that no queue has."""
-    return Statement("check_queues_exist", {"queue_names": list(queue_names)}, nothing)
+    return Statement("check_queues_exist", locals(), nothing)
 
 
 def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 4) -> Statement[int]:
@@ -52,16 +52,16 @@ def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 4) -> Sta
 
     `rows` is a JSON array. If it is empty, the call only checks that the queue exists.
     """
-    return Statement("replay", dict(locals()), one, {"rows": "jsonb"})
+    return Statement("replay", locals(), one)
 
 
 def record_triage_causes(run_id: str, causes: str) -> Statement[int]:
     """Record the causes of death that a triage found (JSON text), and return their number."""
-    return Statement("record_triage_causes", dict(locals()), one, {"causes": "jsonb"})
+    return Statement("record_triage_causes", locals(), one)
 
 
 def triage_causes(
     queue_name: str | None = None, *, cause: str | None = None, run_id: str | None = None
 ) -> Statement[list[Row]]:
     """Read the causes of death that the last triage found, or the one named; most messages to remedy first."""
-    return Statement("triage_causes", dict(locals()), list)
+    return Statement("triage_causes", locals(), list)

@@ -26,23 +26,22 @@ def schedule(
     """
     arguments = dict(locals())
     arguments["message"] = to_json(arguments.pop("body"))
-    arguments["headers"] = None if headers is None else to_json(headers)
-    return Statement("schedule", arguments, one, {"message": "jsonb", "headers": "jsonb"})
+    return Statement("schedule", arguments, one)
 
 
 def unschedule(schedule_name: str) -> Statement[None]:
     """End a schedule; what it published stays."""
-    return Statement("unschedule", dict(locals()), nothing)
+    return Statement("unschedule", locals(), nothing)
 
 
 def pause_schedule(schedule_name: str) -> Statement[None]:
     """Stop a schedule until it is resumed; no effect on one that is paused."""
-    return Statement("pause_schedule", dict(locals()), nothing)
+    return Statement("pause_schedule", locals(), nothing)
 
 
 def resume_schedule(schedule_name: str) -> Statement[None]:
     """Resume a paused schedule from its next tick on; missed ticks are not published."""
-    return Statement("resume_schedule", dict(locals()), nothing)
+    return Statement("resume_schedule", locals(), nothing)
 
 
 def schedules() -> Statement[list[Schedule]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from airflow_provider_pgqueue.core.client import Statement, one
+
+_TYPES: Final = {"dedup_window": "interval"}  # which is a text here
 
 
 def stage_publish(stage_id: str, *, queue_name: str | None = None, run_id: str | None = None) -> Statement[str | None]:
     """Create the staging table of a job unless it exists, and return its name; None if the run was published before."""
-    return Statement("stage_publish", dict(locals()), one)
+    return Statement("stage_publish", locals(), one)
 
 
 def publish_staged(
@@ -27,7 +29,7 @@ def publish_staged(
     before publishes nothing, and returns its old numbers with `repeated`. Raises InvalidArgument if that was to another
     queue, or if the run publishes its partitions one by one; StageIncomplete if rows are gone: nothing is published.
     """
-    return Statement("publish_staged", dict(locals()), one, {"winners": "jsonb", "dedup_window": "interval"})
+    return Statement("publish_staged", locals(), one, _TYPES)
 
 
 def begin_partitions(run_id: str, *, queue_name: str | None = None) -> Statement[dict[str, int] | None]:
@@ -35,7 +37,7 @@ def begin_partitions(run_id: str, *, queue_name: str | None = None) -> Statement
 
     None if the run has finished; InvalidArgument if it has published to another queue.
     """
-    return Statement("begin_partitions", dict(locals()), one)
+    return Statement("begin_partitions", locals(), one)
 
 
 def publish_partition(
@@ -46,7 +48,7 @@ def publish_partition(
     `winner` is a JSON object with `partition`, `attempt` and `rows`. Raises InvalidArgument if the partition had
     another number of rows before, StageIncomplete if rows are gone; then nothing is published.
     """
-    return Statement("publish_partition", dict(locals()), one, {"winner": "jsonb", "dedup_window": "interval"})
+    return Statement("publish_partition", locals(), one, _TYPES)
 
 
 def finish_partitions(run_id: str, partitions: str) -> Statement[dict[str, Any]]:
@@ -55,9 +57,9 @@ def finish_partitions(run_id: str, partitions: str) -> Statement[dict[str, Any]]
     `partitions` is a JSON object: the number of rows by the number of the partition. InvalidArgument if others were
     published.
     """
-    return Statement("finish_partitions", dict(locals()), one, {"partitions": "jsonb"})
+    return Statement("finish_partitions", locals(), one)
 
 
 def drop_stage(stage_id: str) -> Statement[bool]:
     """Drop the staging table of a job that will not publish. False means that the upkeep will drop it."""
-    return Statement("drop_stage", dict(locals()), one)
+    return Statement("drop_stage", locals(), one)

@@ -16,15 +16,12 @@ def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Sta
     """
     argument.check_names("publish_topic", options, TopicOptions.__annotations__)
     arguments = {**options, "topic": topic, "message": to_json(body)}
-    if (headers := options.get("headers")) is not None:
-        arguments["headers"] = to_json(headers)
-    types = {"message": "jsonb", "headers": "jsonb"}
-    return Statement("publish_topic", arguments, lambda rows: {row["queue_name"]: row["id"] for row in rows}, types)
+    return Statement("publish_topic", arguments, lambda rows: {row["queue_name"]: row["id"] for row in rows})
 
 
 def route_topic(topic: str) -> Statement[list[str]]:
     """Return the names of the queues that a topic reaches, without publishing anything."""
-    return Statement("route_topic", dict(locals()), onlys)
+    return Statement("route_topic", locals(), onlys)
 
 
 def bind_topic(queue_name: str, pattern: str) -> Statement[bool]:
@@ -32,9 +29,9 @@ def bind_topic(queue_name: str, pattern: str) -> Statement[bool]:
 
     In a pattern `*` is any word and `#` any number of words: `orders.#` matches `orders` and `orders.eu.created`.
     """
-    return Statement("bind_topic", dict(locals()), one)
+    return Statement("bind_topic", locals(), one)
 
 
 def unbind_topic(queue_name: str, pattern: str) -> Statement[bool]:
     """Remove a binding, and return whether there was one."""
-    return Statement("unbind_topic", dict(locals()), one)
+    return Statement("unbind_topic", locals(), one)

@@ -13,7 +13,7 @@ def look_at_next(queue_name: str = "") -> Statement[dict[str, Any]]:
     Returns `freed`, `archived` and the `queue_name` for the next call, which is None after the last. Each call belongs
     in a transaction of its own, as in `core.upkeep.do_upkeep`.
     """
-    return Statement("look_at_next", dict(locals()), only_row)
+    return Statement("look_at_next", locals(), only_row)
 
 
 def upkeep() -> Statement[dict[str, Any]]:

@@ -69,13 +69,7 @@ class _Tasks:
         try:
             with job.watching(f", {doing}") if doing else nullcontext():
                 # Another try would not help against an error of the target.
-                return for_each(
-                    job.spark,
-                    items,
-                    work,
-                    at_once=tasks,
-                    is_final=_is_of_target,
-                )
+                return for_each(job.spark, items, work, at_once=tasks, is_final=_is_of_target)
         except PySparkException as error:  # its text may quote data
             raise raised_in_spark(error) or ExportError(
                 f"a task of the export to {self.target} failed on its executor. {SAFE} "

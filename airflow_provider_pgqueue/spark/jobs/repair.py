@@ -16,6 +16,7 @@ from airflow_provider_pgqueue.core.message import DeadResult
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
+from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
 
@@ -96,8 +97,8 @@ def _repaired(job: Job, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
 
     def share(number: int) -> dict[int, str]:
         with database.connect("pgqueue repair", patient=True) as conn:
-            share = wanted.share(conn, max_per_second=None if rate is None else rate / tasks)
-            return dict(share.work(ids[number::tasks]))
+            share = RepairShare(conn=conn, repair=wanted, max_per_second=rate and rate / tasks)
+            return share.work(ids[number::tasks])
 
     def say() -> None:
         done = job.ask(verbs.count_remedies(wanted.remedied_by))

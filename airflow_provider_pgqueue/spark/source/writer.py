@@ -92,17 +92,24 @@ def _check_columns(schema: StructType, queue_name: str | None) -> None:
             )
 
 
-class PublishWriter(DataSourceArrowWriter):
-    """Publishes a DataFrame in one transaction: all rows or none, each once, in the order of partition and row.
-
-    Each attempt of a task stages its rows, and those attempts that Spark takes are published.
-    """
+class _BatchWriter(DataSourceArrowWriter):
+    """What the writers of a DataFrame share: a stage of their own, and the name of the run."""
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
         _check(database, options)
         options = replace(options, max_connections=database.room(options.max_connections))
         self._stage = options.stage(database, str(uuid4()))
         self._run_id = options.run_id or self._stage.stage_id
+
+
+class PublishWriter(_BatchWriter):
+    """Publishes a DataFrame in one transaction: all rows or none, each once, in the order of partition and row.
+
+    Each attempt of a task stages its rows, and those attempts that Spark takes are published.
+    """
+
+    def __init__(self, database: Database, options: PublishOptions) -> None:
+        super().__init__(database, options)
         self._is_new = self._stage.open(options.run_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
@@ -117,7 +124,7 @@ class PublishWriter(DataSourceArrowWriter):
         self._stage.drop()
 
 
-class PartitionWriter(DataSourceArrowWriter):
+class PartitionWriter(_BatchWriter):
     """Publishes each partition of a DataFrame in a transaction of its own: its rows or none, each once.
 
     The database notes how many rows of which partition of a run are published: another attempt then publishes nothing,
@@ -125,10 +132,7 @@ class PartitionWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
-        _check(database, options)
-        options = replace(options, max_connections=database.room(options.max_connections))
-        self._stage = options.stage(database, str(uuid4()))
-        self._run_id = str(options.run_id)
+        super().__init__(database, options)
         # The rows of each partition that is published; None if the run has finished.
         self._published = database.run(verbs.begin_partitions(self._run_id, queue_name=options.queue_name))
 

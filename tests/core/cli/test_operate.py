@@ -22,7 +22,7 @@ import pytest
 
 from airflow_provider_pgqueue.cli.program import COMMANDS
 from airflow_provider_pgqueue.cli.program import program as whole_program
-from airflow_provider_pgqueue.cli.sparkline import sparkline
+from airflow_provider_pgqueue.cli.text import sparkline
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Ended, Pgqueue, Program
 from tests.core.cli.test_commands import kill

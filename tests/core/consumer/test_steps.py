@@ -454,9 +454,20 @@ def test_a_message_that_no_lease_holds_has_no_steps(conn: Connection, one: int) 
     (message,) = run(conn, verbs.lease("orders"))
     with pytest.raises(InvalidArgument, match=r"no lease of this process holds message 1\. Get it from a Consumer"):
         message.step("a", pytest.fail)
+
+
+def test_a_step_of_a_message_whose_lease_is_gone_is_not_done(conn: Connection, one: int) -> None:
+    (message,) = run(conn, verbs.lease("orders"))
     Lease(conn, [message], lease_for=MINUTE)
-    with pytest.raises(InvalidArgument, match=r"the lease of the message is gone\. Keep the Lease"):
+    with pytest.raises(LeaseLost, match="the lease of 1 message ended: 1"):
         message.step("a", pytest.fail)
+
+
+def test_the_result_of_a_step_whose_lease_goes_meanwhile_is_not_kept(conn: Connection, one: int) -> None:
+    (message,) = run(conn, verbs.lease("orders"))
+    leases = [Lease(conn, [message], lease_for=MINUTE)]
+    with pytest.raises(LeaseLost, match="step 'a' of message 1 was done, but its result, a NoneType, is not kept: the"):
+        message.step("a", leases.clear)
 
 
 def test_a_message_goes_to_another_process_without_its_lease(conn: Connection, one: int) -> None:

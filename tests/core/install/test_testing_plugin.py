@@ -151,7 +151,7 @@ def test_without_a_named_server_a_private_one_is_started_and_removed(run_pytest:
 
 SERVE = """
 import sys
-from airflow_provider_pgqueue.testing.private import private_server
+from airflow_provider_pgqueue.testing.server import private_server
 
 with private_server() as uri:
     print(uri, flush=True)

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
-from airflow_provider_pgqueue.core.client import DURATIONS
+from airflow_provider_pgqueue.core.client import DURATIONS, TYPES
 from tools import ROOT
 from tools.site.verbs import names as verb_names
 
@@ -174,6 +174,21 @@ def test_a_moment_without_a_time_zone_is_refused_by_every_verb(verb: str, moment
         with pytest.raises(InvalidArgument, match=f"^{moment} is datetime.*Give a datetime with a time zone, such as"):
             _ = spoken(called, **needed, **{moment: naive}).given
     assert spoken(called, **needed, **{moment: datetime(2027, 1, 1, tzinfo=UTC)}).given
+
+
+def test_each_array_and_json_of_a_verb_is_sent_with_its_type(conn: Connection) -> None:
+    query = """
+        SELECT DISTINCT argument.name, argument.type::regtype::text FROM pg_proc
+         CROSS JOIN LATERAL unnest(proargnames, coalesce(proallargtypes, proargtypes::oid[]), proargmodes)
+                            AS argument (name, type, mode)
+         WHERE pronamespace = 'messages'::regnamespace AND proname = ANY (%s)
+           AND argument.type IN ('jsonb'::regtype, 'text[]'::regtype, 'bigint[]'::regtype)
+           AND coalesce(argument.mode, 'i') = 'i'
+    """
+    called = [call(verb, deduplicated=True) for verb in VERBS.values()]
+    found = dict(conn.execute(query, [[one.function for one in called]]).fetchall())
+    assert found.items() == (TYPES | {"result": "jsonb"}).items()
+    assert [one.function for one in called if one.types.get("result")] == ["record_step"]
 
 
 def test_a_verb_takes_each_duration_as_a_timedelta_or_as_a_number_of_seconds(conn: Connection) -> None:

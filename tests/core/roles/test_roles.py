@@ -815,8 +815,10 @@ def test_who_may_not_create_roles_installs_without_them(
         plain.execute("SELECT messages.grant_queue('default', 'pg_monitor', 'observe')")
     with pytest.raises(PermissionDenied, match="Install again after ALTER ROLE plain CREATEROLE"):
         check_owner(plain)
-    assert not install(plain)["group_roles"]
-    assert "may not create them. Install again after ALTER ROLE plain CREATEROLE" in caplog.text
+    found = install(plain)
+    assert not found["group_roles"]
+    assert "messages_owner. Install again after ALTER ROLE plain CREATEROLE" in found["no_roles_because"]
+    assert f"there are no group roles: {found['no_roles_because']}" in caplog.text
     with pytest.raises(PermissionDenied, match=r"role stranger is no member of plain.*GRANT plain TO stranger"):
         install(on_bare("shop", "stranger"))
     # Grants by hand are what version 0.1 had, and still do.

@@ -9,26 +9,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property, partial
 from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
+from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer.batch import Settler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.settle import Outcomes
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, HandlerBroken, InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.consumer.settle import Held, Outcomes
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, HandlerBroken, InvalidArgument, PgQueueError, refused
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.database import Database, has_no_room
-from airflow_provider_pgqueue.spark.jobs.drain.lease import TableLease, lease_table
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,18 @@ log = logging.getLogger(__name__)
 BatchFunction = Callable[[Any], Any]
 
 _LOOK_EVERY: Final = 0.5  # seconds, while a twin works
+_MESSAGES: Final = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("message", pa.string()),
+        ("reference", pa.string()),
+        ("attempts", pa.int32()),
+        ("headers", pa.string()),
+        ("topic", pa.string()),
+        ("group_key", pa.string()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +177,20 @@ class Consuming:
             self._handle(lease)
 
     def _lease(self, size: int) -> TableLease | None:
-        return lease_table(
-            self._conn,
-            self._share.queue,
-            max_messages=size,
-            lease_for=self._lease_for,
-            locked_by=self._handled_by,
-            topic=self._share.topic,
-        )
+        """Lease messages; None if nothing was ready.
+
+        JSON comes as its text and by columns: an object for each message would cost more than the server does.
+        """
+        given = {
+            "queue_name": self._share.queue,
+            "max_messages": size,
+            "lease_for": self._lease_for,
+            "locked_by": self._handled_by,
+            "topic": self._share.topic,
+        }
+        fix = partial(refused, verb="lease", queue_name=self._share.queue)
+        rows = fetch(self._conn, tuple_row, query("lease_rows"), given, fix=fix)
+        return TableLease(self._conn, rows, lease_for=self._lease_for, handled_by=self._handled_by) if rows else None
 
     def _handle(self, lease: TableLease) -> None:
         """Call the function, and settle the outcomes of each second together, and the rest at the end."""
@@ -228,6 +248,31 @@ class Consuming:
             for id_, outcome in outcomes.items():
                 settler.gather(id_, outcome or PLAIN)
             self._breaker.note_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
+
+
+class TableLease(Held):
+    """Leased messages as a table."""
+
+    def __init__(
+        self, conn: psycopg.Connection[Any], rows: list[tuple[Any, ...]], *, lease_for: timedelta, handled_by: str
+    ) -> None:
+        *self._columns, (most, *_), (token, *_) = zip(*rows, strict=True)
+        ids, attempts = self._columns[0], self._columns[_MESSAGES.get_field_index("attempts")]
+        super().__init__(
+            conn,
+            token,
+            ids,
+            lease_for=lease_for,
+            handled_by=handled_by,
+            attempts=dict(zip(ids, attempts, strict=True)),
+            max_attempts=most,
+        )
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """What a function gets."""
+        # Made when it is asked for, because the lease is renewed by then: the imports for the first table take long.
+        return pa.table(self._columns, schema=_MESSAGES)
 
 
 def _attempt() -> int:

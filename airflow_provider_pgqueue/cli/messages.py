@@ -1,0 +1,112 @@
+"""Changes, cancels and deletes messages by hand, and closes batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
+from airflow_provider_pgqueue.cli.lines import json_object, parse, refuse_huge_numbers
+from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
+from airflow_provider_pgqueue.cli.output import show_done
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import JsonText, run
+from airflow_provider_pgqueue.core.quantity import quantity, seen
+
+_ids = click.argument("ids", metavar="ID...", type=click.IntRange(1), nargs=-1, required=True)
+
+
+@click.command()
+@click.argument("queue")
+@_ids
+@click.option("--reason", help="Kept in the archive, as the details of each.")
+@with_settings
+def cancel(settings: Settings, queue: str, ids: tuple[int, ...], reason: str | None) -> None:
+    """Archive messages of a queue as cancelled.
+
+    Whether they wait or are leased: whoever works on one has lost it, and learns it when the lease is extended or the
+    message archived. A cancelled message is not dead. What was finished already stays as it is.
+    """
+    done = ask(settings, verbs.cancel(queue, ids, reason=reason))
+    _show(settings, queue, "cancelled", done, ids, "Not in the queue any more")
+
+
+@click.command()
+@click.argument("queue")
+@_ids
+@click.option("--priority", type=click.IntRange(0, 9), help="Messages of a higher priority are leased first.")
+@click.option("--delay", type=duration, help="Keep them from being leased for this long: 90s, 10m, 2h; 0 ends a delay.")
+@click.option("--body", help="The new body of each, as JSON.")
+@with_settings
+def change(
+    settings: Settings,
+    queue: str,
+    ids: tuple[int, ...],
+    priority: int | None,
+    delay: timedelta | None,
+    body: str | None,
+) -> None:
+    """Change priority, time or body of messages while they wait.
+
+    What is not given stays as it is. What somebody works on, and what is finished, is left alone.
+    """
+    to: verbs.Change = {"priority": priority, "delay": delay}
+    if body is not None:
+        line = parse(body, "--body")
+        refuse_huge_numbers([line])
+        to["body"] = JsonText(line.text)
+    if all(value is None for value in to.values()):
+        raise click.UsageError("give --priority, --delay or --body.")
+    done = ask(settings, verbs.change(queue, ids, **to))
+    _show(settings, queue, "changed", done, ids, "Leased or finished")
+
+
+def _show(settings: Settings, queue: str, what: str, done: list[int], ids: Sequence[int], why_not: str) -> None:
+    left = [id for id in ids if id not in done]
+    said = f"{what} {quantity(len(done))} of {queue}."
+    if left:
+        said += f" {why_not}: {', '.join(map(str, left))}."
+    show_done(settings, {"queue_name": queue, what: done, "left_out": left}, said)
+
+
+@click.command()
+@click.argument("queue")
+@yes_option
+@with_settings
+def purge(settings: Settings, queue: str, yes: bool) -> None:
+    """Delete the waiting messages of a queue.
+
+    They are not archived. Leased messages stay.
+    """
+    with connected(settings) as conn:
+        found = status_for(conn, queue, "purge_queue")
+        waiting = seen(found.ready + found.delayed, found.depth, found.counted_up_to)
+        confirm(f"Delete {quantity(waiting)} of queue {queue} for good?", yes=yes)
+        deleted = run(conn, verbs.purge_queue(queue))
+    show_done(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {quantity(deleted)} of {queue}.")
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("batch")
+@click.option("--into", "into_queue", required=True, metavar="QUEUE", help="The queue that the end is published to.")
+@click.option("--expected", type=click.IntRange(0), help="Wait until at least so many of its messages have ended.")
+@click.option("--headers", type=json_object, metavar="JSON", help="Headers of the end, as a JSON object.")
+@with_settings
+def close_batch(
+    settings: Settings, queue: str, batch: str, into_queue: str, expected: int | None, headers: dict[str, Any] | None
+) -> None:
+    """Say that all messages of a batch are published, so that its end becomes a message.
+
+    The messages of a batch are those of a queue whose header `batch` is BATCH. When all have ended, one message with
+    the numbers of their results is published. Messages of a transaction that is still open are not seen: give
+    --expected to wait for them.
+    """
+    is_open = ask(settings, verbs.close_batch(queue, batch, into_queue, expected=expected, headers=headers))
+    say = f"closed batch {batch} of {queue}: its end goes to {into_queue}."
+    done = {"queue_name": queue, "batch": batch, "into_queue": into_queue, "open": is_open}
+    show_done(settings, done, say if is_open else f"batch {batch} of {queue} had ended already.")
