@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
+from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import Doorbell
@@ -32,7 +32,6 @@ from airflow_provider_pgqueue.triggers.watch import Doorbell
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-SENSOR_TIMEOUT: Final = duration(timedelta(0), timedelta(days=3660))
 MAX_WAIT: Final = optional(duration(timedelta(0), timedelta(days=366)))
 
 
@@ -119,7 +118,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
                 trigger_cls=classpath,
                 trigger_kwargs=arguments,
                 next_method="execute_complete",
-                timeout=timedelta(seconds=float(self.timeout)),
+                timeout=self._patience,
             )
 
     @abstractmethod
@@ -138,7 +137,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
             self.log.info("queue %s has work: %s", self.queue_name, doorbell)
             return json.dumps(doorbell)
         trigger = self._waiting_trigger(ring_after=SAFE_TO_RESUME)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=float(self.timeout)))
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=self._patience)
 
     def _waiting_trigger(self, ring_after: float = 0.0) -> DoorbellTrigger:
         """Return the trigger; if the task has to resume in a worker, that is after so many seconds at the earliest."""
@@ -150,10 +149,6 @@ class DoorbellSensor(QueueTask, ObjectSensor):
     def execute_complete(self, context: Context, event: Any = None) -> str:
         """Return the doorbell that the trigger heard."""
         return json.dumps(event if isinstance(event, dict) else self._look())
-
-    def _needs_worker(self) -> bool:
-        """Return whether something has to happen at the end that a triggerer does not do."""
-        return bool(self.outlets or self.on_success_callback or getattr(self, "_post_execute_hook", None))
 
     def _warn_of_closed_queue(self) -> None:
         for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues([self.queue_name])):

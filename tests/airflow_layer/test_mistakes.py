@@ -288,6 +288,13 @@ def test_a_publish_that_would_do_something_else_is_refused(given: dict[str, Any]
         PgQueuePublishOperator(**{"task_id": "publish", "queue_name": "orders"} | given)
 
 
+def test_the_header_for_which_the_database_rings_is_not_overwritten() -> None:
+    given = {"task_id": "ask", "queue_name": "orders", "message": 1}
+    with pytest.raises(InvalidArgument, match=r"^headers has 'awaited', which this task sets itself\. Leave it out"):
+        PgQueueRequestOperator(**given, headers={"awaited": "by me"})
+    PgQueueRequestOperator(**given, headers={"wanted": "by me"})
+
+
 def test_messages_that_another_task_did_not_return_are_told_as_that(
     conn_id: str, queue: Queue, run: Run, context: dict[str, Any]
 ) -> None:
