@@ -33,7 +33,6 @@ def get_provider_info() -> dict[str, Any]:
             "operators.dispatch",
             "operators.dispatch_dead",
             "operators.requeue",
-            "operators.repair",
             "operators.upkeep",
             "operators.spark",
         ),
@@ -57,7 +56,7 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": f"{_PACKAGE}.assets.pgqueue.convert_asset_to_openlineage",
             }
         ],
-        "extra-links": [f"{_PACKAGE}.links.PgQueueLink"],
+        "extra-links": [f"{_PACKAGE}.tasks.links.PgQueueLink"],
         "notifications": [f"{_PACKAGE}.notifications.pgqueue.PgQueueNotifier"],
         "connection-types": [_connection_type()],
         "config": {"pgqueue": _config()},

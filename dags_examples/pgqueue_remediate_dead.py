@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, AssetWatcher
 
 from airflow_provider_pgqueue.core import DeadMessage, Dismiss
-from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
+from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
 flights_died = Asset(
@@ -33,7 +33,7 @@ def correct(flight: DeadMessage) -> Any:
 
 
 with DAG("pgqueue_remediate_dead", schedule=[flights_died], max_active_runs=1, tags=["pgqueue"], doc_md=__doc__) as dag:
-    PgQueueRepairOperator(
+    PgQueueRequeueOperator(
         task_id="repair",
         queue_name="flights",
         results=["rejected"],

@@ -60,7 +60,6 @@ from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishQueryOperator,
     PgQueueRequestOperator,
 )
-from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
@@ -648,7 +647,6 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
     PgQueuePublishQueryOperator: {"queue_name": "orders", "sql": "SELECT 1"},
     PgQueueRequestOperator: {"queue_name": "orders", "message": 1},
-    PgQueueRepairOperator: {"queue_name": "orders", "function": print},
     PgQueueRequeueOperator: {"queue_name": "orders"},
     PgQueueSparkOperator: {"pipeline": "drain", "arguments": {"queue": "{{ params.queue }}"}},
     PgQueueScheduleOperator: {"schedule_name": "s", "cron": "@daily", "queue_name": "orders", "message": 1},
@@ -770,8 +768,7 @@ REFUSED_BY: dict[type[Any], list[dict[str, Any]]] = {
     PgQueueConsumeOperator: [
         *({"topic": "a..b"}, {"batch_size": 10_001}, {"apply_function": None}, {"apply_function_batch": print})
     ],
-    PgQueueRepairOperator: [{"fail_on": ["requeued"]}, {"topic": "a..b"}],
-    PgQueueRequeueOperator: [{"topic": "a..b"}],
+    PgQueueRequeueOperator: [{"fail_on": ["requeued"]}, {"topic": "a..b"}],
     PgQueueRequestOperator: [{"message": None}],
     PgQueueScheduleOperator: [{"message": {"a": "x\0y"}}],
     PgQueueSetupOperator: [{"cron": "yes"}],

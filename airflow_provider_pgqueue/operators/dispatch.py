@@ -6,20 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Unpack
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import (
-    Rule,
-    duration,
-    one_of,
-    optional,
-    queue_name,
-    text,
-    whole,
-)
+from airflow_provider_pgqueue.core import argument, verbs
+from airflow_provider_pgqueue.core.argument import Rule, duration, one_of, optional, text
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.dispatch import end_abandoned, hand_over, reconcile
+from airflow_provider_pgqueue.core.message import Dispatch
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.dispatch import end_abandoned, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.starter import RunStarter, more_conf
+from airflow_provider_pgqueue.tasks.starter import RunStarter
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
@@ -52,25 +46,17 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
 
     The arguments for queue, choice of messages and waiting are those of `WaitingTask`.
 
-    :param trigger_dag_id: the DAG that finishes the messages, another one than that of this task. While it is paused it
-        gets none.
-    :param batch_size: the largest number of messages for one run.
     :param group_by: give a run only messages with the same `topic` or `reference`.
-    :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
     :param on_failure: what a failed run does to its messages: `retry` or `fail`.
-    :param conf: more `conf` for the runs, under other keys than `pgqueue`.
     :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "topic", "conf", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
-        "trigger_dag_id": text,
-        "batch_size": whole(1, 10_000),
+        **RunStarter.rules,
         "group_by": optional(one_of("topic", "reference")),
-        "max_open": whole(1, 10_000),
         "on_failure": one_of("retry", "fail"),
-        "conf": optional(more_conf),
         "lease_for": duration(timedelta(minutes=1), _LONGEST_LEASE),
     }
     idle_without: ClassVar[Mapping[str, str]] = {**WaitingTask.idle_without, "group_by": "batch_size"}
@@ -100,19 +86,16 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Start runs for ready messages, up to `max_open`; with `wait_for_messages` wait if there are none."""
-        return self._dispatch(context, fruitless=0)
+        return self.execute_complete(context)
 
     def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
         """Start runs for what the trigger saw; if nothing is left, wait again, longer each time."""
-        return self._dispatch(context, fruitless)
-
-    def _dispatch(self, context: Context, fruitless: int) -> dict[str, int]:
-        done = hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, self._opening(context), self.conf)
-        if not done["started"] and self.wait_for_messages:
+        done = self._hand_over(context)
+        if not done.get("started") and self.wait_for_messages:
             self._wait(fruitless)
-        return dict(done)
+        return done
 
-    def _opening(self, context: Context) -> Any:
+    def _opening(self, context: Context) -> Statement[list[Dispatch]]:
         return verbs.dispatch_messages(
             self.queue_name,
             self.trigger_dag_id,
@@ -157,7 +140,7 @@ class PgQueueReconcileOperator(QueueTask):
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
-        "queue_name": optional(queue_name),
+        "queue_name": optional(argument.queue_name),
         "trigger_dag_id": optional(text),
     }
 

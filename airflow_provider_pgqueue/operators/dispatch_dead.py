@@ -7,18 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import (
-    Rule,
-    duration,
-    optional,
-    queue_name,
-    results,
-    text,
-    whole,
-)
+from airflow_provider_pgqueue.core.argument import Rule, duration, optional, results, whole
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.dispatch import hand_over
-from airflow_provider_pgqueue.tasks.starter import RunStarter, more_conf
+from airflow_provider_pgqueue.core.message import Dispatch
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.tasks.starter import RunStarter
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 
@@ -30,10 +23,9 @@ class PgQueueDispatchDeadOperator(RunStarter):
     """Starts a remediation run for each cause of the dead messages of a queue.
 
     The run gets the dead messages of one fingerprint: its `conf` has `{"pgqueue": {"queue_name", "fingerprint",
-    "ids"}}`, and no bodies. A `PgQueueRepairOperator` or `PgQueueRequeueOperator` in it takes
-    `ids="{{ dag_run.conf['pgqueue']['ids'] }}"`. Its id is made of queue, fingerprint and the number of the dispatch,
-    which is recorded before the run starts: whatever dies, no message has two runs. A cause has one run at a time;
-    messages that die of it meanwhile go to the next run.
+    "ids"}}`, and no bodies. A `PgQueueRequeueOperator` in it takes `ids="{{ dag_run.conf['pgqueue']['ids'] }}"`. Its
+    id is made of queue, fingerprint and the number of the dispatch, which is recorded before the run starts: whatever
+    dies, no message has two runs. A cause has one run at a time; messages that die of it meanwhile go to the next run.
 
     If a run fails or is deleted, another one gets its messages that have no remedy yet, after `retry_after`, which
     doubles each time up to a day. Messages that a successful run left dead stay dead, and get no other run.
@@ -43,29 +35,18 @@ class PgQueueDispatchDeadOperator(RunStarter):
     ones were found to have ended as `success`, `failed` or `lost`.
 
     :param queue_name: the queue whose dead messages are handed over.
-    :param trigger_dag_id: the DAG that remedies them, another one than that of this task. While it is paused it gets
-        none.
     :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
     :param max_requeues: leave out messages that were requeued this many times before, and died each time.
-    :param batch_size: the largest number of messages for one run.
-    :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
     :param retry_after: the pause after a run that failed; at most a day.
-    :param conf: more `conf` for the runs, under other keys than `pgqueue`.
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "results", "conf", "pgqueue_conn_id")
-    reads_queue = True
     ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
         **RunStarter.rules,
-        "queue_name": queue_name,
-        "trigger_dag_id": text,
         "results": optional(results),
         "max_requeues": optional(whole(0, 32_767)),
-        "batch_size": whole(1, 10_000),
-        "max_open": whole(1, 10_000),
         "retry_after": duration(timedelta(0), timedelta(days=1)),
-        "conf": optional(more_conf),
     }
 
     def __init__(
@@ -95,11 +76,9 @@ class PgQueueDispatchDeadOperator(RunStarter):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Reconcile, start a run for each cause that may have one, and return how many."""
-        return dict(
-            hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, self._opening(context), self.conf)
-        )
+        return self._hand_over(context)
 
-    def _opening(self, context: Context) -> Any:
+    def _opening(self, context: Context) -> Statement[list[Dispatch]]:
         return verbs.dispatch_dead(
             self.queue_name,
             self.trigger_dag_id,

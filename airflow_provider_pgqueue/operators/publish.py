@@ -114,8 +114,7 @@ class PgQueuePublishQueryOperator(PublishTask):
     def _batches(self) -> Iterator[list[str]]:
         conn_id = self.sql_conn_id or self.pgqueue_conn_id
         argument = "sql_conn_id" if self.sql_conn_id else "pgqueue_conn_id"
-        rows = QueryRows(self.sql, self.parameters, conn_id=conn_id, name=self._sql_name, argument=argument)
-        yield from rows.batches(self.batch_size)
+        return QueryRows(self.sql, self.parameters, conn_id, self._sql_name, argument).batches(self.batch_size)
 
 
 class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
@@ -128,10 +127,6 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
     the messages are those of `PublishTask`.
 
     :param wait_timeout: fail the task when that takes longer in the triggerer.
-    :param follow_requeues: when a message dies, wait until it is dismissed, or requeued and the new one is finished.
-    :param with_output: add the `output` that the handler returned to each outcome, and so to XCom.
-    :param poll_interval: the time between two looks while waiting when no notification arrives.
-    :param deferrable: False waits in a worker, for installations without a triggerer.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {**PublishesBodies.rules, **COMPLETION_RULES, "wait_timeout": WAIT_TIMEOUT}

@@ -1,44 +1,304 @@
-"""Publishes dead messages again."""
+"""Requeues dead messages: each as it is, or as a function decides."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Unpack
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_pgqueue.core import argument
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    number,
+    optional,
+    text,
+    texts,
+    topic_pattern,
+    truth,
+    whole,
+)
+from airflow_provider_pgqueue.core.duration import Duration
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator, keep
-from airflow_provider_pgqueue.tasks.remedy import RemedyArguments, RemedyTask
+from airflow_provider_pgqueue.core.repair.repair import check_chosen
+from airflow_provider_pgqueue.core.verbs import DeadFilter
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.telemetry import note_remedies, task_of
 
-_CURABLE: Final = ("failed", "lock_expired")
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_SAY_EVERY: Final = 5.0  # seconds
+_SAID: Final = 10  # ids
+_CURABLE: Final = ("failed", "lock_expired")  # a message that its handler rejected would be rejected again
+_STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
+_NOT_DONE: Final = ("stopped", "unknown", *_STAY_DEAD)
+_COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
+_OF_FILTER: Final = frozenset(field.name for field in fields(DeadFilter))
+_OF_REPAIR: Final = frozenset(field.name for field in fields(Repair))
 
 
-class PgQueueRequeueOperator(RemedyTask):
-    """Publishes dead messages again, unchanged and under new ids.
+def _outcomes(value: Any) -> str | None:
+    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in _NOT_DONE for one in value)
+    return None if good else f"Give a list of {', '.join(_NOT_DONE)}."
 
-    The arguments for the choice of messages and the pace, and the result, are those of `RemedyTask`.
 
-    :param results: by default `failed` and `lock_expired`, because rejected messages would only be rejected again;
-        with a `cause`, `fingerprints` or `ids` all results.
-    :param max_messages: requeue at most this many messages, oldest first, in all tries of the task together.
+def _validator(value: Any) -> str | None:
+    if isinstance(value, str) and value.endswith(".json"):
+        return None if Path(value).is_file() else "There is no such file. Give the whole path of a JSON Schema."
+    fix = argument.function(value)
+    return fix and f"{fix} Or give the path of a .json file with a JSON Schema, as a text."
+
+
+class PgQueueRequeueOperator(QueueTask):
+    """Publishes dead messages again under new ids: each as it is, or as a function of yours decides.
+
+    The function gets a `DeadMessage` (`body`, `failure`, `result`, `reference`, `attempts`, …) and returns a new body,
+    or `KEEP`, `LEAVE` or `Dismiss(reason)` of `airflow_provider_pgqueue.core`. Whatever it returns or raises concerns
+    that message alone. A dry run calls it, too.
+
+    A task that is killed and tried again gives each message one remedy: the run is named after the task instance. A
+    task that is told to stop finishes the current message, gives the others back and fails, so that a retry continues.
+
+    The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
+    and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
+    `unknown`, the ids of `ids` that no dead message has; `ids`; `stopped`, why the canary ended the run, or None;
+    `dry_run`. A warning in the log says what stays dead, that `max_messages` is reached, and that `ids` is empty.
+
+    Schedule its DAG by time, or by an asset watcher with a `PgQueueDeadMessageTrigger`; or let a
+    `PgQueueDispatchDeadOperator` start a run of it for each cause, with the ids of its messages.
+
+    :param queue_name: the queue of the dead messages, to which they return; None only with `ids`, `cause`,
+        `fingerprints` or `reference`, for messages of any queue.
+    :param function: called with each dead message; a function, or its name as `package.module:function`. Without one
+        each is requeued as it is.
+    :param validator: called with each body that would be published, returns what is wrong or None; a function, its
+        name, or the path of a `.json` file with a JSON Schema.
+    :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`. By default all
+        with a `function`, `cause`, `fingerprints` or `ids`, and else `failed` and `lock_expired`, because rejected
+        messages would only be rejected again.
+    :param cause: only messages of one cause: a fingerprint, as the sensor and `verbs.dead_causes` name it, or a cause
+        of the last triage, which has results and fingerprints of its own.
+    :param fingerprints: only messages of these causes.
+    :param ids: only these messages, for example those of a run that `PgQueueDispatchDeadOperator` started:
+        `"{{ dag_run.conf['pgqueue']['ids'] }}"`.
+    :param reference: only messages with this reference.
+    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
+    :param headers: only messages whose headers contain these.
+    :param since: only messages that died at this time or later.
+    :param until: only messages that died before this time.
+    :param max_messages: at most this many messages, oldest first, in all tries of the task together; None for all.
+    :param max_requeues: leave out messages that were requeued this many times before.
+    :param max_per_second: at most this many messages per second.
+    :param canary: requeue this many first, and the others only if fewer than `stop_when_failing` percent die again.
+    :param stop_when_failing: percentage of the canary that must die again for the run to stop.
+    :param canary_wait: how long the canary may take; the run stops if it is not finished by then.
+    :param delay: make requeued messages ready only after this time.
+    :param batch_size: messages per lease.
+    :param lease_for: how long a lease lasts without renewal, and so how long the messages of a killed task wait.
+    :param fail_on: what fails the task at its end, without a retry: outcomes, such as `["raised", "invalid"]`, if any
+        message had one, `stopped`, if the canary ended the run, and `unknown`, if no dead message
+        has one of the `ids`. By default the last two.
+    :param dry_run: say what would be done, and change nothing.
     """
+
+    template_fields: Sequence[str] = (
+        "queue_name",
+        "results",
+        "cause",
+        "fingerprints",
+        "ids",
+        "reference",
+        "topic",
+        "headers",
+        "since",
+        "until",
+        "pgqueue_conn_id",
+    )
+    reads_queue = True
+    writes_queue = True
+    ui_color = "#f5ecdc"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
+        "queue_name": optional(argument.queue_name),
+        "function": optional(argument.function),
+        "validator": optional(_validator),
+        "results": optional(argument.results),
+        "cause": optional(text),
+        "fingerprints": optional(texts),
+        "ids": optional(argument.ids),
+        "reference": optional(text),
+        "topic": optional(topic_pattern),
+        "headers": optional(argument.json_object),
+        "since": optional(argument.moment_or_text),
+        "until": optional(argument.moment_or_text),
+        "max_messages": optional(whole(1, 10_000_000)),
+        "max_requeues": optional(whole(1, 32_767)),
+        "max_per_second": optional(number(0.001, 10**9)),
+        "canary": whole(0, 10**12),
+        "stop_when_failing": number(0.001, 100, "percent"),
+        "canary_wait": duration(timedelta(0), timedelta(days=366)),
+        "delay": duration(timedelta(0), timedelta(days=366)),
+        "batch_size": whole(1, 10_000),
+        "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+        "fail_on": _outcomes,
+        "dry_run": truth,
+    }
+    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
+
+    idle_without: ClassVar[Mapping[str, str]] = {"stop_when_failing": "canary", "canary_wait": "canary"}
 
     def __init__(
         self,
         *,
         queue_name: str | None,
+        function: RepairFunction | str | None = None,
+        validator: Validator | str | None = None,
         results: Sequence[str] | None = None,
+        cause: str | None = None,
+        fingerprints: Sequence[str] | None = None,
+        ids: Sequence[int] | str | None = None,
+        reference: str | None = None,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
         max_messages: int | None = 1000,
-        batch_size: int = 1000,
-        **kwargs: Unpack[RemedyArguments],
+        max_requeues: int | None = None,
+        max_per_second: float | None = None,
+        canary: int = 0,
+        stop_when_failing: float = 10.0,
+        canary_wait: Duration = timedelta(minutes=10),
+        delay: Duration = timedelta(0),
+        batch_size: int = 100,
+        lease_for: Duration = timedelta(minutes=1),
+        fail_on: Sequence[str] = ("stopped", "unknown"),
+        dry_run: bool = False,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
-        super().__init__(
-            queue_name=queue_name, results=results, max_messages=max_messages, batch_size=batch_size, **kwargs
-        )
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.function = function
+        self.validator = validator
+        self.results = results
+        self.cause = cause
+        self.fingerprints = fingerprints
+        self.ids = ids
+        self.reference = reference
+        self.topic = topic
+        self.headers = headers
+        self.since = since
+        self.until = until
+        self.max_messages = max_messages
+        self.max_requeues = max_requeues
+        self.max_per_second = max_per_second
+        self.canary = canary
+        self.stop_when_failing = stop_when_failing
+        self.canary_wait = canary_wait
+        self.delay = delay
+        self.batch_size = batch_size
+        self.lease_for = lease_for
+        self.fail_on = fail_on
+        self.is_dry_run = dry_run
+        self._stopping = False
         self.check_written()
+        check_call(function, "a dead message")
+        check_call(validator, "a body")
 
-    def _function(self) -> tuple[RepairFunction | str, Validator | str | None]:
-        return keep, None
+    def pre_execute(self, context: Any) -> None:
+        """Check what templates made, and that there is a time between `since` and `until`."""
+        super().pre_execute(context)
+        self._check_times()
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written."""
+        super().check_written()
+        check_chosen(self.queue_name, self.ids, self.cause, self.fingerprints, self.reference, self.results)
+        if not {"since", "until"} & self._made_later:
+            self._check_times()
+
+    def _check_times(self) -> None:
+        since, until = _moment(self.since), _moment(self.until)
+        if since is not None and until is not None and since >= until:
+            raise InvalidArgument(f"since is {since.isoformat()}, and until {until.isoformat()}", "Give since first.")
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Repair dead messages, and return what became of how many."""
+        self._said = time.monotonic()
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._say)
+        if self._stopping and summary["stopped"]:
+            raise AirflowException(f"stopped while repairing dead messages, after {summary}")
+        self.log.info("dead messages of %s: %s", self._where, summary)
+        note_remedies(self.queue_name, summary)
+        self.lineage_rows = 0 if self.is_dry_run else summary["requeued"]
+        if any(summary[name] for name in self.fail_on):
+            # A retry would call the same function with the same messages.
+            raise AirflowFailException(self._not_done(summary, self.fail_on))
+        self._warn_of_dead(summary)
+        return summary
+
+    @property
+    def _where(self) -> str:
+        return self.queue_name or "all queues"
+
+    def _not_done(self, summary: Mapping[str, Any], names: Sequence[str]) -> str:
+        """Say what was not done, of these outcomes, and why."""
+        said = []
+        if "unknown" in names and (ids := summary["ids"].get("unknown")):
+            more = ", …" if summary["unknown"] > _SAID else ""
+            said.append(
+                f"No dead message of {self._where} has the id {', '.join(map(str, ids[:_SAID]))}{more}: check the ids, "
+                "and the name of the queue."
+            )
+        if dead := {name: summary[name] for name in names if name != "unknown" and summary[name]}:
+            said.append(f"Dead messages of {self._where} stay dead: {dead}. The log above says why.")
+        return " ".join(said)
+
+    def _warn_of_dead(self, summary: Mapping[str, Any]) -> None:
+        """Warn of the messages that a successful run leaves dead."""
+        if not_done := self._not_done(summary, _NOT_DONE):
+            self.log.warning("%s To fail the task for this, name the outcome in fail_on.", not_done)
+        for name, chosen in (("ids", self._ids()), ("fingerprints", self.fingerprints)):
+            if chosen is not None and not chosen:
+                self.log.warning("%s is empty, so no message was chosen. Leave it out to choose all.", name)
+        if self.max_messages is not None and sum(summary[name] for name in _COUNTED) >= self.max_messages:
+            limit = f"{self.max_messages:,}"
+            self.log.warning("stopped at max_messages, %s: more dead messages of %s may be left", limit, self._where)
+
+    def _say(self, outcomes: Counter[str]) -> None:
+        if time.monotonic() - self._said >= _SAY_EVERY:
+            self._said = time.monotonic()
+            self.log.info("dead messages of %s so far: %s", self._where, dict(outcomes))
+
+    def on_kill(self) -> None:
+        """Finish the current message and give the others back."""
+        self._stopping = True
 
     def _repair(self, run_id: str) -> Repair:
-        if self.results is None and self.cause is None and self.fingerprints is None and self.ids is None:
-            self.results = _CURABLE
-        return super()._repair(run_id)
+        given = self._given() | {"since": _moment(self.since), "until": _moment(self.until), "ids": self._ids()}
+        given["function"] = self.function or keep
+        chosen = (self.function, self.results, self.cause, self.fingerprints, self.ids)
+        if all(one is None for one in chosen):
+            given["results"] = _CURABLE
+        which = DeadFilter(**{name: given[name] for name in _OF_FILTER})
+        return Repair(run_id=run_id, which=which, **{name: given[name] for name in _OF_REPAIR & given.keys()})
+
+    def _ids(self) -> list[int] | None:
+        """Return the ids, of which a template makes the JSON text of a list."""
+        found = json.loads(self.ids) if isinstance(self.ids, str) else self.ids
+        return None if found is None else list(found)
+
+
+def _moment(value: datetime | str | None) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value

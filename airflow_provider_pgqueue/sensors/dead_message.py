@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
@@ -23,19 +23,10 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
 
     template_fields = ("queue_name", "pgqueue_conn_id", "results")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, "results": optional(some_results)}
+    trigger_class = PgQueueDeadMessageTrigger
     awaited = "dead messages of"
 
     def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Unpack[DoorbellArguments]) -> None:
         super().__init__(**kwargs)
         self.results = results
         self.check_written()
-
-    def _trigger(self, **how: Any) -> PgQueueDeadMessageTrigger:
-        return PgQueueDeadMessageTrigger(
-            queue_name=self.queue_name,
-            pgqueue_conn_id=self.pgqueue_conn_id,
-            poll_interval=self.poll_interval,
-            results=None if self.results is None else list(self.results),
-            for_task=True,
-            **how,
-        )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Required, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, PokeReturnValue, conf
 from airflow.triggers.base import StartTriggerArgs
@@ -17,23 +15,19 @@ from airflow_provider_pgqueue.core.argument import (
     POLL_INTERVAL,
     Rule,
     check,
-    duration,
-    optional,
     queue_name,
     truth,
 )
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
+from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
+from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES
 from airflow_provider_pgqueue.triggers.watch import Doorbell
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-SENSOR_TIMEOUT: Final = duration(timedelta(0), timedelta(days=3660))
-MAX_WAIT: Final = optional(duration(timedelta(0), timedelta(days=366)))
 
 
 class DoorbellArguments(SensorArguments, total=False):
@@ -73,6 +67,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
         so does the default where `[triggerer] queues_enabled` is set, because only a worker knows the queue of a task.
     """
 
+    trigger_class: ClassVar[type[DoorbellTrigger]]
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -96,7 +91,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
         **kwargs: Unpack[SensorArguments],
     ) -> None:
         # Before the base class uses them.
-        check({**kwargs, "max_wait": max_wait}, {"timeout": SENSOR_TIMEOUT, "max_wait": MAX_WAIT})
+        check({**kwargs, "max_wait": max_wait}, {"timeout": SENSOR_TIMEOUT, "max_wait": MESSAGE_RULES["max_wait"]})
         if poke_interval is None:
             poke_interval = poll_interval if POLL_INTERVAL(poll_interval) is None else 0.0
         super().__init__(poke_interval=poke_interval, max_wait=max_wait, retries=retries, **kwargs)
@@ -119,12 +114,13 @@ class DoorbellSensor(QueueTask, ObjectSensor):
                 trigger_cls=classpath,
                 trigger_kwargs=arguments,
                 next_method="execute_complete",
-                timeout=timedelta(seconds=float(self.timeout)),
+                timeout=self._patience,
             )
 
-    @abstractmethod
     def _trigger(self, **how: Any) -> DoorbellTrigger:
-        """Return the trigger that waits in the triggerer."""
+        """Return the trigger that waits in the triggerer, whose arguments have the names of the sensor's."""
+        given = {name: value for name, value in self._given().items() if name in self.trigger_class.rules}
+        return self.trigger_class(**given, for_task=True, **how)
 
     def execute(self, context: Context) -> Any:
         """Return the doorbell as JSON text if there is work, else wait for it."""
@@ -138,7 +134,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
             self.log.info("queue %s has work: %s", self.queue_name, doorbell)
             return json.dumps(doorbell)
         trigger = self._waiting_trigger(ring_after=SAFE_TO_RESUME)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=float(self.timeout)))
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=self._patience)
 
     def _waiting_trigger(self, ring_after: float = 0.0) -> DoorbellTrigger:
         """Return the trigger; if the task has to resume in a worker, that is after so many seconds at the earliest."""
@@ -150,10 +146,6 @@ class DoorbellSensor(QueueTask, ObjectSensor):
     def execute_complete(self, context: Context, event: Any = None) -> str:
         """Return the doorbell that the trigger heard."""
         return json.dumps(event if isinstance(event, dict) else self._look())
-
-    def _needs_worker(self) -> bool:
-        """Return whether something has to happen at the end that a triggerer does not do."""
-        return bool(self.outlets or self.on_success_callback or getattr(self, "_post_execute_hook", None))
 
     def _warn_of_closed_queue(self) -> None:
         for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues([self.queue_name])):

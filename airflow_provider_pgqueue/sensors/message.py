@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule
 from airflow_provider_pgqueue.core.duration import Duration
@@ -24,6 +24,7 @@ class PgQueueMessageSensor(DoorbellSensor):
 
     template_fields: Sequence[str] = ("queue_name", "topic", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, **MESSAGE_RULES}
+    trigger_class = PgQueueMessageTrigger
     idle_without: ClassVar[Mapping[str, str]] = {"max_wait": "min_messages"}
 
     def __init__(
@@ -38,15 +39,3 @@ class PgQueueMessageSensor(DoorbellSensor):
         self.topic = topic
         self.min_messages = min_messages
         self.check_written()
-
-    def _trigger(self, **how: Any) -> PgQueueMessageTrigger:
-        return PgQueueMessageTrigger(
-            queue_name=self.queue_name,
-            pgqueue_conn_id=self.pgqueue_conn_id,
-            poll_interval=self.poll_interval,
-            topic=self.topic,
-            min_messages=self.min_messages,
-            max_wait=self.max_wait,
-            for_task=True,
-            **how,
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import (
@@ -17,8 +16,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_pgqueue.core.argument import Rule, check
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.sensors.doorbell import SENSOR_TIMEOUT
-from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
+from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE
 
@@ -61,10 +59,6 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
 
     :param message_id: the id of the message, or the result of a `PgQueuePublishOperator` that published one, such as
         `publish.output`.
-    :param follow_requeues: when the message dies, wait until it is dismissed, or requeued and the new one is finished.
-    :param with_output: add the `output` that the handler returned to the result, and so to XCom.
-    :param poll_interval: the time between two looks when no notification arrives.
-    :param deferrable: False waits in a worker, for installations without a triggerer.
     """
 
     template_fields: Sequence[str] = ("message_id", "pgqueue_conn_id")
@@ -95,11 +89,10 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
 
     def execute(self, context: Context) -> str:
         """Return the outcome as JSON text if the message is finished, else wait for it."""
-        # A triggerer does nothing about outlets and callbacks, and must not hand on an output.
-        hooks = (self.outlets, self.on_success_callback, getattr(self, "_post_execute_hook", None))
-        self._ends_in_trigger = not (self.with_output or any(hooks))
+        # A triggerer must not hand on an output.
+        self._ends_in_trigger = not (self.with_output or self._needs_worker())
         try:
-            (outcome,) = self._outcomes([_id_of(self.message_id)], timedelta(seconds=float(self.timeout)))
+            (outcome,) = self._outcomes([_id_of(self.message_id)], self._patience)
         except (AirflowFailException, AirflowSensorTimeout, AirflowTaskTimeout) as error:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error

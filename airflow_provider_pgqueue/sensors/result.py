@@ -1,16 +1,20 @@
-"""The result of a sensor as the next task gets it: a trigger that ends a task can only leave JSON text in XCom."""
+"""What all our sensors have in common: a result that is JSON text in XCom, and an object for the next task."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
+from airflow_provider_pgqueue.core.argument import duration
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.tasks.task import CommonArguments
+
+SENSOR_TIMEOUT: Final = duration(timedelta(0), timedelta(days=3660))
 
 
 class SensorResult(PlainXComArg):
@@ -49,3 +53,11 @@ class ObjectSensor(BaseSensorOperator):
     def output(self) -> XComArg:
         """The result, for the arguments of another task."""
         return SensorResult(self)
+
+    @property
+    def _patience(self) -> timedelta:
+        return timedelta(seconds=float(self.timeout))
+
+    def _needs_worker(self) -> bool:
+        """Return whether something has to happen at the end that a triggerer does not do."""
+        return bool(self.outlets or self.on_success_callback or getattr(self, "_post_execute_hook", None))

@@ -37,7 +37,13 @@ WAIT_TIMEOUT: Final = optional(duration(timedelta(milliseconds=1), timedelta(day
 
 
 class AwaitsMessages(QueueTask):
-    """A task that ends when messages are finished."""
+    """A task that ends when messages are finished.
+
+    :param follow_requeues: when a message dies, wait until it is dismissed, or requeued and the new one is finished.
+    :param with_output: add the `output` that the handler returned to each outcome, and so to XCom.
+    :param poll_interval: the time between two looks while waiting when no notification arrives.
+    :param deferrable: False waits in a worker, for installations without a triggerer.
+    """
 
     follow_requeues: bool
     with_output: bool

@@ -36,7 +36,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
-from airflow_provider_pgqueue.tasks.telemetry import note_published, origin_of
+from airflow_provider_pgqueue.tasks.telemetry import headers_of, note_published, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -180,6 +180,11 @@ class PublishTask(QueueTask):
             )
         if self.visible_at is not None and self.delay:
             raise InvalidArgument("delay and visible_at are given", "Give one of them.")
+        for name in self._own_headers:
+            if isinstance(self.headers, Mapping) and name in self.headers:
+                raise InvalidArgument(
+                    f"headers has {name!r}, which this task sets itself", "Leave it out, or give it another name."
+                )
 
     def _published(self, context: Context) -> Published:
         self._take_arguments(context)
@@ -196,13 +201,17 @@ class PublishTask(QueueTask):
     def _take_arguments(self, context: Context) -> None:
         """Complete the arguments with what is known only now, and check that."""
         self._check_together()
-        task, headers = origin_of(context)
+        task = task_of(context)
         self.reference = task if self.reference == _OF_THE_TASK else self.reference
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Whoever
         # clears a task raises its max_tries, and wants it to publish; one that continues or waits finds what it began.
         key = f"{task}/{context['ti'].max_tries}" if self._begins_with_key else task
         self._dedup_key = key if self._has_own_key else self.dedup_key
-        self._headers = {**(headers if self.origin else {}), **(self.headers or {}), **self._own_headers}
+        self._headers = {
+            **(headers_of(context) if self.origin else {}),
+            **(self.headers or {}),
+            **self._own_headers,
+        }
 
     @property
     def _has_own_key(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -18,71 +19,51 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 _PLACEHOLDERS: Final = "Give one parameter for each %s, or an object for %(name)s; write %% for a percent sign."
 
 
+@dataclass(frozen=True, slots=True)
 class QueryRows:
     """The rows of a query, each a body as JSON text: its columns by name, or the value of the only column `message`.
 
     Two columns of one name are an InvalidArgument. So is what is wrong with the query, with the SQLSTATE; it quotes no
     row. What another try may fix is a ConnectionFailed.
 
-    :param conn_id: the Airflow connection of the database that runs the query.
-    :param name: how errors name the query.
-    :param argument: how errors name the argument that the connection came from.
+    `conn_id` is the Airflow connection of the database that runs the query; errors call the query `name`, and
+    the argument that the connection came from `argument`.
     """
 
-    def __init__(
-        self,
-        sql: str,
-        parameters: Sequence[Any] | Mapping[str, Any] | None,
-        *,
-        conn_id: str,
-        name: str,
-        argument: str = "sql_conn_id",
-    ) -> None:
-        self._sql = sql
-        self._parameters = parameters
-        self._conn_id = conn_id
-        self._name = name
-        self._argument = argument
+    sql: str
+    parameters: Sequence[Any] | Mapping[str, Any] | None
+    conn_id: str
+    name: str
+    argument: str
 
     def batches(self, size: int) -> Iterator[list[str]]:
         """Run the query, and yield its rows, so many at a time."""
-        rows_as_json = self._inside("rows_as_json")
         # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
-        with (
-            self._connect() as conn,
-            conn.transaction(),
-            conn.cursor("pgqueue_publish") as cursor,
-        ):
+        with self._connect() as conn, conn.transaction(), self._judged(), conn.cursor("pgqueue_publish") as cursor:
             self._check_columns(conn)
-            with self._judged():
-                cursor.execute(rows_as_json, self._parameters)
-            while rows := self._fetch(cursor, size):
+            cursor.execute(self._inside("rows_as_json"), self.parameters)
+            while rows := cursor.fetchmany(size):
                 yield [text for (text,) in rows]
 
     def _connect(self) -> psycopg.Connection[Any]:
         try:
-            return PgQueueHook(self._conn_id).connect(check=False)
+            return PgQueueHook(self.conn_id).connect(check=False)
         except AirflowNotFoundException as error:
-            raise AirflowNotFoundException(f"{self._argument}: {error}") from error
+            raise AirflowNotFoundException(f"{self.argument}: {error}") from error
 
     def _inside(self, name: str) -> bytes:
-        return query(name).decode().replace("%s", self._sql.strip().rstrip(";")).encode()
+        return query(name).decode().replace("%s", self.sql.strip().rstrip(";")).encode()
 
     def _check_columns(self, conn: psycopg.Connection[Any]) -> None:
         """Raise if two columns have one name, under which an object has only one of them. Reads no row."""
         with conn.cursor("pgqueue_columns") as cursor:
-            with self._judged():
-                cursor.execute(self._inside("columns"), self._parameters)
+            cursor.execute(self._inside("columns"), self.parameters)
             times = Counter(column.name for column in cursor.description or ())
         if twice := [name for name, number in times.items() if number > 1]:
             raise InvalidArgument(
-                f"{self._name} has more than one column {', '.join(map(repr, twice))}",
+                f"{self.name} has more than one column {', '.join(map(repr, twice))}",
                 "A body would have one of them: name the columns, and give each a name of its own with AS.",
             )
-
-    def _fetch(self, cursor: psycopg.ServerCursor[Any], size: int) -> list[Any]:
-        with self._judged():
-            return cursor.fetchmany(size)
 
     @contextmanager
     def _judged(self) -> Iterator[None]:
@@ -101,7 +82,7 @@ class QueryRows:
             named = (error.diag.message_primary or "").splitlines() if (error.sqlstate or "").startswith("42") else []
             text = f": {named[0]}" if named else ""
             raise InvalidArgument(
-                f"{self._name} failed on connection {self._conn_id!r} ({state}){text}",
+                f"{self.name} failed on connection {self.conn_id!r} ({state}){text}",
                 "Run the query by hand to see all that the server says.",
             ) from None
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import Stats
 from opentelemetry import context as otel
@@ -118,15 +118,8 @@ class ConsumerTelemetry:
             _time("handler", timedelta(seconds=time.monotonic() - began_at), self._queue)
 
 
-class Origin(NamedTuple):
-    """What a message says of the task that publishes it."""
-
-    task: str
-    headers: dict[str, Any]
-
-
-def origin_of(context: Context) -> Origin:
-    """Return the task that runs, as `task_of` does, and headers: which task, and `traceparent` if it is traced."""
+def headers_of(context: Context) -> dict[str, Any]:
+    """Return the headers of a message that say which task publishes it, with `traceparent` if it is traced."""
     ti = context["ti"]
     headers: dict[str, Any] = {
         "airflow": {
@@ -138,7 +131,7 @@ def origin_of(context: Context) -> Origin:
         }
     }
     _PROPAGATOR.inject(headers)
-    return Origin(task_of(context), headers)
+    return headers
 
 
 def task_of(context: Context) -> str:

@@ -14,12 +14,8 @@ class PgQueueBrokenQueueTrigger(DoorbellTrigger):
     `broken_since` is a time in ISO format. The parameters are those of `DoorbellTrigger`.
     """
 
+    watch_class = BrokenQueueWatch
+
     def __init__(self, **kwargs: Unpack[TriggerArguments]) -> None:
         super().__init__(**kwargs)
         self.check_arguments()
-
-    def watch(self) -> BrokenQueueWatch:
-        """Return a new watch of the queue."""
-        return BrokenQueueWatch(
-            queue_name=self.queue_name, poll_interval=self.poll_interval, ring_every=self.ring_every
-        )

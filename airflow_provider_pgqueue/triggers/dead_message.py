@@ -23,17 +23,9 @@ class PgQueueDeadMessageTrigger(DoorbellTrigger):
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellTrigger.rules, "results": optional(some_results)}
+    watch_class = DeadMessageWatch
 
     def __init__(self, *, results: list[str] | None = None, **kwargs: Unpack[TriggerArguments]) -> None:
         super().__init__(**kwargs)
         self.results = results
         self.check_arguments()
-
-    def watch(self) -> DeadMessageWatch:
-        """Return a new watch of the queue."""
-        return DeadMessageWatch(
-            queue_name=self.queue_name,
-            poll_interval=self.poll_interval,
-            ring_every=self.ring_every,
-            results=self.results,
-        )

@@ -6,9 +6,9 @@ import asyncio
 import json
 import logging
 import random
-from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from contextlib import aclosing
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Required, TypedDict
 
@@ -88,6 +88,7 @@ class DoorbellTrigger(BaseEventTrigger):
         "for_task": truth,
     }
 
+    watch_class: ClassVar[type[Watch]]
     # Airflow asks only when a task defers, which then waits in a triggerer that serves the task's own queue.
     supports_triggerer_queue = True
 
@@ -124,9 +125,10 @@ class DoorbellTrigger(BaseEventTrigger):
         check_connection_ids({"pgqueue_conn_id": self.pgqueue_conn_id}, InvalidTriggerArgument)
         check(vars(self), self.rules, InvalidTriggerArgument)
 
-    @abstractmethod
     def watch(self) -> Watch:
-        """Return a new watch of the queue."""
+        """Return a new watch of the queue, whose arguments have the names of the trigger's."""
+        names = [field.name for field in fields(self.watch_class) if field.init]
+        return self.watch_class(**{name: getattr(self, name) for name in names})
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and exactly the arguments of `__init__`, each of which has a rule."""

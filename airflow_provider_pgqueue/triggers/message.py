@@ -15,6 +15,7 @@ MESSAGE_RULES: Final[Mapping[str, Rule]] = {
     "topic": optional(topic_pattern),
     # Counted at each look.
     "min_messages": whole(1, 1_000_000),
+    "max_wait": optional(duration(timedelta(0), timedelta(days=366))),
 }
 
 
@@ -30,11 +31,8 @@ class PgQueueMessageTrigger(DoorbellTrigger):
     :param max_wait: the time after which fewer are enough, counted from when the oldest became ready.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {
-        **DoorbellTrigger.rules,
-        **MESSAGE_RULES,
-        "max_wait": optional(duration(timedelta(0), timedelta(days=366))),
-    }
+    rules: ClassVar[Mapping[str, Rule]] = {**DoorbellTrigger.rules, **MESSAGE_RULES}
+    watch_class = MessageWatch
 
     def __init__(
         self,
@@ -49,14 +47,3 @@ class PgQueueMessageTrigger(DoorbellTrigger):
         self.min_messages = min_messages
         self.max_wait = None if max_wait is None else seconds(max_wait)
         self.check_arguments()
-
-    def watch(self) -> MessageWatch:
-        """Return a new watch of the queue."""
-        return MessageWatch(
-            queue_name=self.queue_name,
-            poll_interval=self.poll_interval,
-            ring_every=self.ring_every,
-            topic=self.topic,
-            min_messages=self.min_messages,
-            max_wait=self.max_wait,
-        )

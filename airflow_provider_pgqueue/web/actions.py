@@ -16,10 +16,11 @@ from starlette.responses import RedirectResponse, Response
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import JsonText, run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
+from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.web import dead, policy
 from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
-from airflow_provider_pgqueue.web.html import back_to, page
+from airflow_provider_pgqueue.web.html import back_to, page, whole_number
 from airflow_provider_pgqueue.web.request import person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import rows_of
@@ -81,27 +82,18 @@ def _dead(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     return {}
 
 
-def _leased(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-    """Raise 409 if nobody holds a message."""
-    found = rows_of(conn, "unfinished_message", id=int(given["id"]))
-    if not found or (ends := found[0]["lock_expires_at"]) is None or ends <= datetime.now(UTC):
-        raise HTTPException(409, f"Nobody holds message {given['id']}: there is nothing to do.")
-    return {}
+def _unfinished(
+    otherwise: str, fits: Callable[[Row], bool] = lambda message: True
+) -> Callable[[Connection, str, Form], dict[str, Any]]:
+    """Return what finds the priority of an unfinished message that `fits`, and raises 409 if it is `otherwise`."""
 
+    def about(conn: Connection, name: str, given: Form) -> dict[str, Any]:
+        for message in rows_of(conn, "unfinished_message", id=int(given["id"])):
+            if fits(message):
+                return {"priority": message["priority"]}
+        raise HTTPException(409, f"Message {given['id']} is {otherwise}.")
 
-def _unfinished(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-    """Raise 409 if a message is finished."""
-    if not rows_of(conn, "unfinished_message", id=int(given["id"])):
-        raise HTTPException(409, f"Message {given['id']} is finished: there is nothing to cancel.")
-    return {}
-
-
-def _waiting(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-    """Return the priority of a message; raise 409 if it does not wait."""
-    found = rows_of(conn, "unfinished_message", id=int(given["id"]))
-    if not found or found[0]["lock_expires_at"] is not None:
-        raise HTTPException(409, f"Message {given['id']} is leased or finished: there is nothing to change.")
-    return {"priority": found[0]["priority"]}
+    return about
 
 
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
@@ -111,8 +103,8 @@ def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
 def _change(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     """Return what is written in the form; what is left empty stays as it is."""
     to = {
-        "priority": policy.value("priority", text) if (text := dead.text(form, "priority")) else None,
-        "delay": policy.value("delay", text) if (text := dead.text(form, "delay")) else None,
+        "priority": policy.value("priority", text, "smallint") if (text := dead.text(form, "priority")) else None,
+        "delay": policy.value("delay", text, "interval") if (text := dead.text(form, "delay")) else None,
         "message": _body(form) if form.get("body", "").strip() else None,
     }
     return _one(conn, name, form) | {key: value for key, value in to.items() if value is not None}
@@ -232,7 +224,10 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         "release_messages",
         _one,
         "Ended the lease of {n}.",
-        about=_leased,
+        about=_unfinished(
+            "held by nobody: there is nothing to do",
+            lambda message: bool((ends := message["lock_expires_at"]) and ends > datetime.now(UTC)),
+        ),
         danger=True,
         nothing="Nothing was done: nobody holds it any more.",
     ),
@@ -243,7 +238,7 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         "cancel",
         _one,
         "Cancelled {n}.",
-        about=_unfinished,
+        about=_unfinished("finished: there is nothing to cancel"),
         danger=True,
         nothing="Nothing was done: it is finished by now.",
     ),
@@ -254,7 +249,9 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         "change",
         _change,
         "Changed {n}.",
-        about=_waiting,
+        about=_unfinished(
+            "leased or finished: there is nothing to change", lambda message: message["lock_expires_at"] is None
+        ),
         nothing="Nothing was done: it is leased or finished by now.",
     ),
 }
@@ -275,21 +272,12 @@ def said_of(request: Request) -> Said | None:
         return None
     if given["done"] == "again":
         return Said("The form was sent twice, and only the first time counted.")
-    action = (OF_QUEUES | OF_MESSAGES)[given["done"]]
-    number, asked = _number(given.get("n", "")), _number(given.get("of", ""))
-    if not number and (nothing := _nothing(request, given["done"])):
-        return Said(nothing, False)
+    action = (OF_MESSAGES if "id" in request.path_params else OF_QUEUES)[given["done"]]
+    number, asked = whole_number(given.get("n", "")) or 0, whole_number(given.get("of", "")) or 0
+    if not number and action.nothing:
+        return Said(action.nothing, False)
     rest = f" That is fewer than the {asked:,} asked for; count again to see what is left." if asked > number else ""
     return Said(action.done.format(n=quantity(number), id=number) + rest, not rest)
-
-
-def _nothing(request: Request, action: str) -> str | None:
-    actions = OF_MESSAGES if "/messages/" in request.url.path else OF_QUEUES
-    return actions[action].nothing if action in actions else None
-
-
-def _number(text: str) -> int:
-    return int(text[:19]) if text.isascii() and text.isdecimal() else 0
 
 
 @router.get("/queues/{name}/{action}")
@@ -331,10 +319,14 @@ def _known(actions: Mapping[str, Action], name: str) -> Action:
 
 def _queue_of(request: Request, id: int) -> str:
     with site_of(request).reading() as conn:
-        life = run(conn, verbs.message_life(id))
-    if not life:
-        raise HTTPException(404, f"There is no message {id}. Retention may have removed it, or it was purged.")
-    return str(life[0]["queue_name"])
+        return str(life_of(conn, id)[0]["queue_name"])
+
+
+def life_of(conn: Connection, id: int) -> list[Row]:
+    """Return what is recorded of a message; raise 404 if nothing is."""
+    if life := run(conn, verbs.message_life(id)):
+        return life
+    raise HTTPException(404, f"There is no message {id}. Retention may have removed it, or it was purged.")
 
 
 def _ask(request: Request, action: Action, name: str, given: Form, wrong: Exception | None = None) -> Response:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.web.html import whole_number
 from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
@@ -100,10 +101,10 @@ class Progress:
 
 def _number(form: Form, name: str, default: str, least: int) -> int:
     written = form.get(name, "").strip() or default
-    digits = written.lstrip("0") or "0"
-    if not written.isascii() or not written.isdecimal() or len(digits) > 7 or not least <= int(digits) <= MOST:
+    number = whole_number(written)
+    if number is None or not least <= number <= MOST:
         raise InvalidArgument(f"{name} is {written[:20]!r}", f"Give a number from {least} to {MOST}.")
-    return int(digits)
+    return number
 
 
 def reason(form: Form) -> str:

@@ -93,8 +93,8 @@ def _environment() -> Environment:
 
 
 def number(given: int | float | None) -> str:
-    """Return a number with its thousands apart; a dash for none, a plus where there are more."""
-    if given is None:
+    """Return a number with its thousands apart, and a plus where there are more; a dash for one that nobody counted."""
+    if given is None or (isinstance(given, AtLeast) and not given.counted):
         return NONE
     if isinstance(given, float) and given < 10:
         return f"{given:.2g}"
@@ -159,6 +159,13 @@ def pretty(given: Any, longest: int = 200_000) -> str:
     lines = text[: longest + 1].splitlines()
     shown = "\n".join(printable(line, longest) for line in lines)
     return shown if len(text) <= longest else shown[:longest] + "\n…"
+
+
+def whole_number(text: str, digits: int = 18) -> int | None:
+    """Return what somebody wrote as a whole number, of at most so many digits; None if it is none."""
+    significant = text.lstrip("0") or "0"
+    good = text.isascii() and text.isdecimal() and len(significant) <= digits
+    return int(significant) if good else None
 
 
 def choices(given: Mapping[str, str | None], allowed: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

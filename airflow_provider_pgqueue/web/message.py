@@ -7,11 +7,9 @@ from typing import Any, Final
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web import numbers
-from airflow_provider_pgqueue.web.actions import Id, said_of
+from airflow_provider_pgqueue.web.actions import Id, life_of, said_of
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
@@ -30,8 +28,6 @@ def message(request: Request, id: Id) -> Response:
     if wants_body and not person.may_act:
         raise HTTPException(403, person.lacks)
     found = site.shared.get(("message", id, person.may_act), numbers.SECONDS, lambda: _find(site, id, person.may_act))
-    if not found["life"]:
-        raise HTTPException(404, f"There is no message {id}. Retention may have removed it, or it was purged.")
     return page(
         request,
         "message.html",
@@ -46,15 +42,15 @@ def message(request: Request, id: Id) -> Response:
 
 def _find(site: Site, id: int, bodies: bool) -> dict[str, Any]:
     with site.reading(bodies=bodies) as conn:
-        life = run(conn, verbs.message_life(id))
+        life = life_of(conn, id)
         waiting = rows_of(conn, "unfinished_message", id=id)
         finished = [] if waiting else rows_of(conn, "finished_message", id=id)
-        rights = Rights.of(conn, life[0]["queue_name"]) if life else None
+        rights = Rights.of(conn, life[0]["queue_name"])
     return {
         "life": life,
         "waiting": waiting[0] if waiting else None,
         "finished": finished[0] if finished else None,
-        "queue_name": life[0]["queue_name"] if life else None,
+        "queue_name": life[0]["queue_name"],
         "rights": rights,
     }
 

@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web import dead, numbers
-from airflow_provider_pgqueue.web.html import choices, page
+from airflow_provider_pgqueue.web.html import choices, page, whole_number
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import Refused, part, rows_of
@@ -52,13 +52,12 @@ def _page(request: Request, name: str | None) -> Response:
 def _wanted(asked: Mapping[str, str], state: str) -> dict[str, Any]:
     """Return the arguments of search_messages; InvalidArgument for what no column takes."""
     times = {name: dead.moment(asked, name) for name in ("since", "until", "after_place")}
-    number = asked["after_id"]
     return {
         "state": None if state == "any" else state,
         "reference": dead.text(asked, "q"),
         "topic": dead.text(asked, "topic"),
         "fingerprint": dead.text(asked, "fingerprint"),
-        "after_id": int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else None,
+        "after_id": whole_number(asked["after_id"]),
         **times,
     }
 
@@ -78,11 +77,10 @@ def _find(site: Site, name: str | None, wanted: Mapping[str, Any], bodies: bool)
 
 
 def _rows(conn: psycopg.Connection[Any], name: str | None, wanted: Mapping[str, Any]) -> list[Row]:
-    words = wanted["reference"]
     by_id = []
-    if words and words.isascii() and words.isdecimal() and len(words) < 19 and int(words) and not wanted["after_id"]:
+    if (id_ := whole_number(wanted["reference"] or "")) and not wanted["after_id"]:
         # Whoever has an id may not know the queue.
-        by_id = run(conn, verbs.search_messages(message_id=int(words)))
+        by_id = run(conn, verbs.search_messages(message_id=id_))
     rows = run(conn, verbs.search_messages(name, max_messages=_PER_PAGE, **wanted))
     return by_id + [row for row in rows if row["id"] not in {one["id"] for one in by_id}]
 

@@ -13,36 +13,18 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import parse_duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.web.html import whole_number
 from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
-_DURATIONS: Final = (
-    "lease_for",
-    "rate_period",
-    "backoff_first",
-    "backoff_max",
-    "handler_timeout",
-    "retention",
-    "dedup_window",
-)
-_NUMBERS: Final = (
-    "max_attempts",
-    "max_leased",
-    "max_leased_per_group",
-    "rate_limit",
-    "rate_burst",
-    "max_depth",
-    "max_body_bytes",
-    "break_after",
-)
 _CHOICES: Final = {
     "fair_by": ("", "group", "topic"),
     "notify": ("always", "gated", "off"),
     "on_dead_head": ("block", "skip"),
 }
-_TEXTS: Final = ("weights",)
-_EMPTY: Final = {"fair_by": "no turns", "weights": "1 for each key"}
+EMPTY: Final = {"retention": "forever", "fair_by": "no turns", "weights": "1 for each key"}
 """What an empty field means; no limit where it is not here."""
 
 
@@ -53,10 +35,9 @@ def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "policy": policy,
         # In the other fields a form that comes back with an error would put back what was changed since it was shown.
         "shown": policy | _written(given, policy),
-        "numbers": _NUMBERS,
-        "durations": _DURATIONS,
+        "columns": _columns(conn),
         "choices": _CHOICES,
-        "empty": _EMPTY,
+        "empty": EMPTY,
     }
 
 
@@ -71,7 +52,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
         raise InvalidArgument("nothing is changed", "Change a field, or go back.")
     # Name all of them, before any other error, because the form that comes back shows the current values.
     others = [
-        f"{key} to {policy[key] or _EMPTY.get(key, 'no limit')}"
+        f"{key} to {policy[key] or EMPTY.get(key, 'no limit')}"
         for key, text in written.items()
         if policy[key] not in (form.get(f"was_{key}", ""), text)
     ]
@@ -80,7 +61,8 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
             f"somebody changed {' and '.join(others)} meanwhile",
             "Nothing of this form was done. Send it again if what you wrote is still right.",
         )
-    return {"queue_name": name} | {key: value(key, text) for key, text in written.items()}
+    columns = _columns(conn)
+    return {"queue_name": name} | {key: value(key, text, columns[key]["type"]) for key, text in written.items()}
 
 
 def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
@@ -92,7 +74,12 @@ def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
 def _texts(conn: Connection, name: str) -> dict[str, str]:
     run(conn, verbs.status(name))  # raises for an unknown queue
     (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
-    return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_TEXTS, *_CHOICES)}
+    return {key: _as_text(value) for key, value in row.items() if key != "created_at"}
+
+
+def _columns(conn: Connection) -> dict[str, Row]:
+    """Return the type of each column of a policy, and what the database says of it."""
+    return {row["name"]: row for row in rows_of(conn, "policy_columns")}
 
 
 def _as_text(value: Any) -> str:
@@ -111,22 +98,23 @@ def _as_text(value: Any) -> str:
     return "".join(parts + ([f"{seconds:g}s"] if seconds or not parts else []))
 
 
-def value(key: str, text: str) -> Any:
-    """Return what was written in a field as a verb takes it; InvalidArgument if it cannot be that."""
-    if key in _CHOICES:
-        return text
-    if key in _TEXTS:
-        try:
-            return json.loads(text or "{}")
-        except (ValueError, RecursionError):
-            raise InvalidArgument(f"{key} is not JSON", 'Give {"key": weight}; leave it empty for 1 each.') from None
-    if key in (*_DURATIONS, "delay"):
-        try:
-            return f"{parse_duration(text or '0').total_seconds()} seconds"
-        except ValueError as error:
-            raise InvalidArgument(f"{key}: {error}") from None
-    digits = text.lstrip("0") or "0"
+def value(key: str, text: str, kind: str) -> Any:
+    """Return what was written in a field as a verb takes it; InvalidArgument if no column of this type takes it."""
+    match kind:
+        case "text":
+            return text
+        case "jsonb":
+            try:
+                return json.loads(text or "{}")
+            except (ValueError, RecursionError):
+                fix = 'Give {"key": weight}; leave it empty for 1 each.'
+                raise InvalidArgument(f"{key} is not JSON", fix) from None
+        case "interval":
+            try:
+                return f"{parse_duration(text or '0').total_seconds()} seconds"
+            except ValueError as error:
+                raise InvalidArgument(f"{key}: {error}") from None
     # No number of a policy is larger, and an integer of PostgreSQL takes no more.
-    if not digits.isascii() or not digits.isdecimal() or len(digits) > (13 if key == "max_depth" else 9):
+    if (number := whole_number(text or "0", 13 if kind == "bigint" else 9)) is None:
         raise InvalidArgument(f"{key} is {text[:20]!r}", "Give a whole number; leave it empty for no limit.")
-    return int(digits)
+    return number

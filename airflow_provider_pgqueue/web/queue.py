@@ -16,6 +16,7 @@ from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.actions import said_of
 from airflow_provider_pgqueue.web.html import choices, page
 from airflow_provider_pgqueue.web.plots import Plot, plots_of
+from airflow_provider_pgqueue.web.policy import EMPTY
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import Refused, part, rows_of
@@ -72,6 +73,7 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
             "batches": part(conn, lambda: rows_of(conn, "batches_of_queue", queue_name=name)),
             "dispatches": part(conn, lambda: rows_of(conn, "dispatches_of_queue", queue_name=name)),
             "policy": part(conn, lambda: rows_of(conn, "policy_of_queue", queue_name=name)[0]),
+            "absent": EMPTY,
             "listeners": part(conn, lambda: rows_of(conn, "listeners")),
             "audit": part(conn, lambda: run(conn, verbs.audit_log(name, max_entries=10))),
         }

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from airflow_provider_pgqueue.core.message import QueueStatus
 from airflow_provider_pgqueue.core.quantity import AtLeast, seen
 from airflow_provider_pgqueue.web import numbers
-from airflow_provider_pgqueue.web.html import choices, page
+from airflow_provider_pgqueue.web.html import choices, page, whole_number
 from airflow_provider_pgqueue.web.request import site_of
 
 router = APIRouter()
@@ -35,7 +35,7 @@ def queues(request: Request) -> Response:
     pressing = [queue for queue in matching if numbers.needs(queue)]
     listed = numbers.sorted_by(pressing if chosen["show"] == "attention" else matching, chosen["sort"])
     pages = max(1, -(-len(listed) // _PER_PAGE))
-    place = min(int(text) if (text := given.get("page", "1")[:6]).isdecimal() and text.isascii() else 1, pages) or 1
+    place = min(whole_number(given.get("page", "1")) or 1, pages)
     shown = listed[(place - 1) * _PER_PAGE : place * _PER_PAGE]
     return page(
         request,

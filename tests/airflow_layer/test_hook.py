@@ -163,7 +163,7 @@ def test_an_archive_with_a_token_that_ended_raises_lease_lost(conn_id: str, queu
         assert token is not None
         hook.run(verbs.release(token, ids))
         with pytest.raises(LeaseLost):
-            hook.archive(token, ids)
+            hook.run(verbs.archive(token, ids))
 
 
 def test_dead_messages_are_leased_requeued_and_dismissed(conn_id: str, queue: Queue) -> None:

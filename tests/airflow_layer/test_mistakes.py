@@ -33,7 +33,6 @@ from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishQueryOperator,
     PgQueueRequestOperator,
 )
-from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
@@ -150,12 +149,12 @@ def test_a_repair_whose_functions_cannot_be_called_is_refused(
     given: dict[str, str], said: str, packing: str, conn_id: str, queue: Queue, run: Run
 ) -> None:
     names = {name: f"{packing}:{value}" for name, value in given.items()}
-    repair = PgQueueRepairOperator(task_id="repair", queue_name=queue("orders"), **names)
+    repair = PgQueueRequeueOperator(task_id="repair", queue_name=queue("orders"), **names)
     with pytest.raises(InvalidArgument, match=said):
         run(repair)
     functions = {name: getattr(importlib.import_module(packing), value) for name, value in given.items()}
     with pytest.raises(InvalidArgument, match=said):
-        PgQueueRepairOperator(task_id="repair", queue_name="orders", **functions)
+        PgQueueRequeueOperator(task_id="repair", queue_name="orders", **functions)
 
 
 # A time that each server reads differently, and columns that get lost -----------------------------------------------
@@ -289,6 +288,13 @@ def test_a_publish_that_would_do_something_else_is_refused(given: dict[str, Any]
         PgQueuePublishOperator(**{"task_id": "publish", "queue_name": "orders"} | given)
 
 
+def test_the_header_for_which_the_database_rings_is_not_overwritten() -> None:
+    given = {"task_id": "ask", "queue_name": "orders", "message": 1}
+    with pytest.raises(InvalidArgument, match=r"^headers has 'awaited', which this task sets itself\. Leave it out"):
+        PgQueueRequestOperator(**given, headers={"awaited": "by me"})
+    PgQueueRequestOperator(**given, headers={"wanted": "by me"})
+
+
 def test_messages_that_another_task_did_not_return_are_told_as_that(
     conn_id: str, queue: Queue, run: Run, context: dict[str, Any]
 ) -> None:
@@ -341,10 +347,9 @@ def test_a_time_that_ends_before_it_begins_is_refused(run: Run, context: dict[st
 
 
 def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
-    for kind in (PgQueueRequeueOperator, partial(PgQueueRepairOperator, function=str)):
-        with pytest.raises(InvalidArgument, match=r"^queue_name is None\. Name a queue, or messages by ids, cause"):
-            kind(task_id="again", queue_name=None, results=["failed"])
-        kind(task_id="again", queue_name=None, ids=[1])
+    with pytest.raises(InvalidArgument, match=r"^queue_name is None\. Name a queue, or messages by ids, cause"):
+        PgQueueRequeueOperator(task_id="again", queue_name=None, results=["failed"])
+    PgQueueRequeueOperator(task_id="again", queue_name=None, ids=[1])
 
 
 @pytest.mark.parametrize(
@@ -525,7 +530,6 @@ def test_the_default_number_of_retries_is_that_of_airflow_and_not_none(given: st
             "no argument 'triger_dag_id'. Did you mean trigger_dag_id",
         ),
         (PgQueueMessageSensor, {"min_message": 1}, "no argument 'min_message'. Did you mean min_messages"),
-        (PgQueueRequeueOperator, {"function": print}, "no argument 'function'. See its arguments in the reference"),
         (PgQueueSetupOperator, {"zzz": 1}, "PgQueueSetupOperator has no argument 'zzz'. See its arguments"),
     ],
 )
@@ -618,7 +622,7 @@ def test_a_generator_function_is_refused_where_it_is_written(function: Any) -> N
         with pytest.raises(InvalidArgument, match=r"^generates(_later)? is a generator function"):
             PgQueueConsumeOperator(task_id="t", queue_name="orders", **given)
     with pytest.raises(InvalidArgument, match=r"^generates(_later)? is a generator function"):
-        PgQueueRepairOperator(task_id="t", queue_name="orders", function=function)
+        PgQueueRequeueOperator(task_id="t", queue_name="orders", function=function)
 
 
 @pytest.mark.parametrize("function", [partial(pack, 1, 2), partial(pack, 1, "x", 3), partial(pack, store="x")])

@@ -46,7 +46,6 @@ from airflow_provider_pgqueue.core import (
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
-from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
@@ -823,8 +822,8 @@ def mend(message: DeadMessage) -> Any:
     return Dismiss("no use") if message.result == "rejected" else "mended"
 
 
-def repair(**arguments: Any) -> PgQueueRepairOperator:
-    return PgQueueRepairOperator(**({"task_id": "repair", "queue_name": "orders", "function": mend} | arguments))
+def repair(**arguments: Any) -> PgQueueRequeueOperator:
+    return PgQueueRequeueOperator(**({"task_id": "repair", "queue_name": "orders", "function": mend} | arguments))
 
 
 @pytest.mark.usefixtures("dead")

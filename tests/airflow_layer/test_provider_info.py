@@ -39,6 +39,18 @@ def test_each_module_that_is_named_can_be_imported(module: str) -> None:
     import_module(module)
 
 
+def test_what_is_named_exists() -> None:
+    info = get_provider_info()
+    (uris,) = info["asset-uris"]
+    (decorator,) = info["task-decorators"]
+    assert [resolve_name(name).__name__ for name in (*info["extra-links"], *info["notifications"])] == [
+        "PgQueueLink",
+        "PgQueueNotifier",
+    ]
+    for name in (uris["handler"], uris["factory"], uris["to_openlineage_converter"], decorator["class-name"]):
+        assert callable(resolve_name(name))
+
+
 def test_the_queue_provider_and_the_hook_exist_under_their_names() -> None:
     info = get_provider_info()
     assert resolve_name(info["queues"][0])().scheme == "pgqueue"

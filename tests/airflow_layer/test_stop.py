@@ -148,7 +148,7 @@ def test_an_earlier_try_that_still_works_has_lost_its_messages(conn_id: str, que
     assert hook.run(verbs.release_messages("orders", holder="me")) == []
     assert message.lock_token is not None
     with pytest.raises(LeaseLost):
-        hook.archive(message.lock_token, [message.id])
+        hook.run(verbs.archive(message.lock_token, [message.id]))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ until = partial(waiting.until, pause=0.2)
 _IMPORTED_ONCE = """
 import airflow.providers.common.messaging.triggers.msg_queue
 import airflow_provider_pgqueue.operators.dispatch
-import airflow_provider_pgqueue.operators.repair
+import airflow_provider_pgqueue.operators.requeue
 import airflow_provider_pgqueue.operators.upkeep
 import airflow_provider_pgqueue.sensors.message
 """

@@ -205,7 +205,9 @@ def test_a_policy_form_that_comes_back_with_an_error_keeps_what_was_written_and_
 ) -> None:
     client, path = browse(may_act=True), "/queues/orders/policy"
     written = {"max_attempts": "x", "max_leased": "3", "on_dead_head": "skip"}
-    form = all_fields(client.get(path)) | written
+    shown = client.get(path)
+    assert "max_leased<small>Largest number of messages that are leased at once; empty for any number." in shown.text
+    form = all_fields(shown) | written
     run(conn, verbs.alter_queue("orders", retention=timedelta(days=30), notify="gated"))
     page = send(client, path, form)
     assert page.status_code == 400
@@ -226,7 +228,7 @@ def test_all_that_somebody_else_changed_is_said_before_the_form_that_comes_back_
     client, path = browse(may_act=True), "/queues/orders/policy"
     form = all_fields(client.get(path)) | {"max_attempts": "x", "max_leased": "3", "retention": "3d"}
     run(conn, verbs.alter_queue("orders", retention=timedelta(days=30), max_leased=9))
-    assert "somebody changed max_leased to 9 and retention to 30d meanwhile" in send(client, path, form).text
+    assert "somebody changed retention to 30d and max_leased to 9 meanwhile" in send(client, path, form).text
 
 
 def test_a_queue_that_is_broken_says_so_and_is_resumed(browse: Browse, conn: Connection, dead: list[int]) -> None:

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, get_current_context, task
 from airflow_provider_pgqueue.core import DeadMessage, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
-from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
+from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 
 
 def correct(message: DeadMessage) -> Any:
@@ -38,6 +38,6 @@ with DAG("e2e_remedy", schedule=None) as remedy:
         if example == "fail once" and failed is None:
             raise RuntimeError("as it was told")
 
-    fail_once() >> PgQueueRepairOperator(
+    fail_once() >> PgQueueRequeueOperator(
         task_id="repair", queue_name="e2e_dead", ids="{{ dag_run.conf['pgqueue']['ids'] }}", function=correct
     )
