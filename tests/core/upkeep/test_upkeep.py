@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
-from tests.waiting import until, until_waiting
+from tests.waiting import until, until_ended, until_waiting
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -195,6 +195,8 @@ def _kill_session(process: subprocess.Popen[bytes], conn: Connection, cluster: C
 def _kill_backend(process: subprocess.Popen[bytes], conn: Connection, cluster: Cluster) -> None:
     ((pid,),) = conn.execute(IN_A_STEP).fetchall()
     os.kill(pid, signal.SIGKILL)
+    # The server takes new sessions until it has noticed, and ends them with all the others.
+    until_ended(conn)
 
 
 def _kill_server(process: subprocess.Popen[bytes], conn: Connection, cluster: Cluster) -> None:
