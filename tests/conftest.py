@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,21 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.destroy()
+
+
+@pytest.fixture(scope="module")
+def another_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[..., Cluster]]:
+    """Start one more server: `another_cluster("wide", durable=True)`; gone after the tests of the file."""
+    with ExitStack() as stack:
+
+        def start(name: str, **given: Any) -> Cluster:
+            options = {"kind": request.config.getoption("--pg"), "durable": False} | given
+            cluster = Cluster(fleeting_place() / name, **options)
+            stack.callback(cluster.destroy)
+            cluster.start()
+            return cluster
+
+        yield start
 
 
 def _is_alive(pid: int) -> bool:

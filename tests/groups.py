@@ -13,11 +13,14 @@ ORDER = (
     "tests/core/install/test_settings.py",
     "tests/test_bad_input.py",
     "tests/chaos/",
+    "tests/airflow_layer/test_spark.py",
+    "tests/core/whole/test_costs.py",
+    "tests/core/upkeep/test_health.py",
+    "tests/web/",
+    "tests/test_site.py",
     "tests/core/roles/test_roles.py",
     "tests/core/install/test_wheel.py",
     "tests/core/whole/test_state_machine.py",
-    "tests/core/consumer/test_breaker.py",
-    "tests/core/upkeep/test_health.py",
     "tests/test_compose.py",
     "tests/test_seeds.py",  # waits for a minute of pg_cron, too
 )

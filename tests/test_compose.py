@@ -159,7 +159,6 @@ def test_flights_in_the_image_have_the_locked_version() -> None:
 
 def test_postgres_image_and_its_pg_cron_have_the_same_version() -> None:
     major = re.match(r"postgres:(\d+)-", _from("postgres"))
-    assert major
     dockerfile = (ROOT / "docker" / "postgres.Dockerfile").read_text()
     assert re.findall(r"postgresql-(\d+)-cron", dockerfile) == [major[1]]
 
@@ -178,25 +177,16 @@ def test_dags_that_need_spark_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def server(another_cluster: Callable[..., Cluster]) -> Cluster:
     """A PostgreSQL that asks every TCP connection for a password with all that is special in a URL or a shell."""
-    cluster = Cluster(
-        tmp_path_factory.mktemp("compose"),
-        kind=request.config.getoption("--pg"),
-        durable=False,
-        cron_database="pgqueue",
-    )
-    try:
-        cluster.start()
-        cluster.create_database(QUEUE_DATABASE)
-        with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
-            conn.execute((ROOT / "docker" / "databases.sql").read_bytes())
-            conn.execute(psycopg.sql.SQL("ALTER ROLE postgres PASSWORD {}").format(PASSWORD))
-        (cluster.data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-        cluster.restart()
-        yield cluster
-    finally:
-        cluster.destroy()
+    cluster = another_cluster("compose", cron_database="pgqueue")
+    cluster.create_database(QUEUE_DATABASE)
+    with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+        conn.execute((ROOT / "docker" / "databases.sql").read_bytes())
+        conn.execute(psycopg.sql.SQL("ALTER ROLE postgres PASSWORD {}").format(PASSWORD))
+    (cluster.data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+    cluster.restart()
+    return cluster
 
 
 @pytest.mark.airflow

@@ -203,7 +203,6 @@ def test_the_tables_of_queues_have_each_argument_with_its_limits(
     (section,) = re.findall(rf"^## {heading}\n(.*?)^## ", page, re.M | re.S)
     rows = {found[1]: found[0].replace(",", "") for found in _ROW.finditer(section)}
     found = conn.execute("SELECT proargnames[:pronargs] FROM pg_proc WHERE proname = %s", [function]).fetchone()
-    assert found is not None
     assert set(rows) == set(found[0]) - {"queue_name", "message"}
     text = "".join((ROOT / "sql" / "functions" / f"{file}.sql").read_text() for file in files)
     bounds = {name: (low, high) for name, low, high in _BOUND.findall(text)}

@@ -127,7 +127,6 @@ def test_the_oldest_lease_is_found_without_reading_what_is_delayed(
             " WHERE relname ~ '^(message|timer)'"
         ).fetchone()
     assert row["labels"] == {"queue": "orders"}
-    assert read is not None
     assert read[0] < 100
 
 
@@ -218,9 +217,6 @@ def test_an_observer_reads_the_metrics_of_its_queues(conn: Connection, orders: s
         conn.execute("DROP ROLE scraper")
 
 
-# The files ------------------------------------------------------------------------------------------------------------
-
-
 def test_the_collector_exports_what_the_program_does(conn: Connection, orders: str) -> None:
     rows = run(conn, verbs.metrics())
     collector = yaml.safe_load((FOLDER / "sql_exporter.collector.yml").read_text())["metrics"]
@@ -270,7 +266,6 @@ def test_each_alert_asks_for_metrics_that_there_are(conn: Connection, orders: st
 def programs() -> Path:
     """The folder of prometheus and promtool."""
     found = prometheus.find()
-    assert found is not None
     return found
 
 
@@ -345,7 +340,6 @@ def test_each_alert_leads_to_a_section_that_names_it() -> None:
     sections = dict(re.findall(r"^### (.+)\n\n((?:(?!^#).+\n?|\n)*)", PAGE, re.M))
     anchors = {re.sub(r"[^a-z0-9]+", "-", heading.lower()): text for heading, text in sections.items()}
     site = re.search(r"^site_url: (\S+)", (ROOT / "mkdocs.yml").read_text(), re.M)
-    assert site is not None
     for rule in RULES:
         page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
         assert page == f"{site[1]}how-to/monitoring/"

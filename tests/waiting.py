@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -80,6 +81,12 @@ def until_waiting(
     """Return when sessions of this database meet a condition on pg_stat_activity: by default, wait for a lock."""
     question = f"SELECT FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
     until(lambda: conn.execute(question.encode()).rowcount >= sessions, what=f"{sessions} with {condition}")
+
+
+def until_ended(conn: psycopg.Connection[Any]) -> None:
+    """Return when the server has ended this session, as it ends all of them after one was killed: it recovers then."""
+    with suppress(psycopg.OperationalError):
+        until(lambda: conn.execute("SELECT") is None, what="the end of the session")
 
 
 def _messages(conn: psycopg.Connection[Any], condition: str) -> int:

@@ -288,19 +288,18 @@ def test_retention_bounds_every_table(conn: Connection, queue: Queue) -> None:
     assert kept == [("new",)]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_a_time_that_cannot_be_drawn_is_refused(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    wrong: list[dict[str, Any]] = [
         {"step": timedelta(seconds=30)},
         {"step": timedelta(seconds=90)},
         {"since": datetime(2002, 1, 1, tzinfo=UTC)},
         {"since": datetime(1999, 1, 1, tzinfo=UTC), "step": timedelta(days=300)},
         {"since": datetime(2102, 1, 1, tzinfo=UTC)},
-    ],
-)
-def test_a_time_that_cannot_be_drawn_is_refused(conn: Connection, queue: Queue, arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument):
-        run(conn, verbs.queue_history(queue("orders"), **arguments))
+    ]
+    for arguments in wrong:
+        with pytest.raises(InvalidArgument):
+            run(conn, verbs.queue_history("orders", **arguments))
 
 
 def test_an_unknown_queue_has_no_history_and_a_dropped_one_keeps_it(conn: Connection, queue: Queue) -> None:

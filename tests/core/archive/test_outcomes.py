@@ -56,7 +56,6 @@ def test_a_failure_is_kept_with_its_class_its_text_and_its_traceback(conn: Conne
     run(conn, verbs.publish(queue("orders", max_attempts=1), "no such key"))
     assert Consumer(queue_name="orders", handle=handle).drain(conn) == {"failed": 1}
     (dead,) = run(conn, verbs.lease_dead("orders"))
-    assert dead.failure is not None
     assert (dead.failure["error"], dead.failure["message"]) == ("KeyError", "'no such key'")
     assert "in handle" in dead.failure["traceback"]
     (kept,) = archived(conn)
@@ -116,14 +115,6 @@ def test_an_output_or_failure_that_cannot_be_kept_is_refused_and_the_lease_goes_
     assert run(conn, verbs.archive(message.lock_token, [message.id])) == [message.id]
 
 
-def test_a_time_before_the_archive_is_refused(conn: Connection) -> None:
-    with pytest.raises(psycopg.errors.CheckViolation, match="archived_before_the_archive_begins"):
-        conn.execute(
-            "INSERT INTO messages.message_archive (created_at, archived_at, result, message)"
-            " VALUES ('2020-01-01', '2020-01-01', 'success', '1')"
-        )
-
-
 def test_an_effect_happens_once_however_often_its_message_is_delivered(connect: Connect, queue: Queue) -> None:
     conn, mine = connect(), connect(autocommit=False)
     conn.execute("CREATE TABLE effect (id bigint)")
@@ -181,16 +172,6 @@ def test_the_inbox_forgets_after_thirty_days(conn: Connection) -> None:
     conn.execute("UPDATE messages.inbox SET handled_at = handled_at - interval '31 days' WHERE message_id = 1")
     run(conn, verbs.upkeep())
     assert conn.execute("SELECT message_id FROM messages.inbox").fetchall() == [(2,)]
-
-
-def test_come_back_in_a_while_needs_no_attempt(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish(queue("orders", max_attempts=1), 1))
-    for _ in range(3):
-        (message,) = run(conn, verbs.lease("orders"))
-        assert message.attempts == 1
-        run(conn, verbs.release(message.lock_token, [message.id], delay=timedelta(hours=1), count_attempt=False))
-        assert run(conn, verbs.lease("orders")) == []
-        conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
 
 
 def last_error(conn: Connection) -> Any:

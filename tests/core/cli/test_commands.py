@@ -35,11 +35,7 @@ def kill(conn: Connection, queue: str, *reasons: str, result: str = "failed") ->
     for reason in reasons:
         run(conn, verbs.publish(queue, {"reason": reason}))
         (message,) = run(conn, verbs.lease(queue))
-        assert message.lock_token
         run(conn, verbs.archive(message.lock_token, [message.id], result=result, details=reason))
-
-
-# queues ---------------------------------------------------------------------------------------------------------------
 
 
 def test_queues_are_created_listed_altered_and_dropped(pgqueue: Pgqueue) -> None:
@@ -114,9 +110,6 @@ def test_a_bad_policy_is_one_line_with_the_fix(pgqueue: Pgqueue) -> None:
     assert ended.err.startswith("error: max_attempts")
     assert pgqueue("queues", "create", "No Queue").status == 1
     assert pgqueue("queues", "alter", "default").status == 2
-
-
-# publish --------------------------------------------------------------------------------------------------------------
 
 
 def test_each_line_of_a_file_is_published_as_it_is_written(
@@ -241,9 +234,6 @@ def test_somebody_who_watches_sees_a_progress_bar_on_stderr(program: Program, ds
     os.close(ours)
 
 
-# peek, tail, stats ----------------------------------------------------------------------------------------------------
-
-
 def test_peek_shows_what_waits_in_the_order_of_leasing_and_takes_nothing(
     pgqueue: Pgqueue, conn: Connection, queue: Queue
 ) -> None:
@@ -344,7 +334,6 @@ def test_tail_follows_and_shows_what_is_committed_late(program: Program, dsn: st
     conn, slow = connect(), connect(autocommit=False)
     kill(slow, "default", "late")
     with program("tail", "--json", "--since", "1m", "--poll-interval", "10ms", "--stop-after", "2", dsn=dsn) as process:
-        assert process.stdout
         kill(conn, "default", "early")
         first = process.stdout.readline()
         slow.commit()
@@ -379,9 +368,6 @@ def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: 
     assert pgqueue("stats", "orders", "--window", "1s", "--json").json["queues"][0]["queue_name"] == "orders"
     assert "success_rate" in pgqueue("stats").out
     assert re.search(r" 0\.00028/s +0/s$", pgqueue("stats", "orders", "--window", "2h").out, re.M)
-
-
-# dead messages and purge ----------------------------------------------------------------------------------------------
 
 
 def test_dead_messages_are_counted_by_cause(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
@@ -496,9 +482,6 @@ def test_purge_asks_at_a_terminal(
     os.close(theirs)
     assert (process.returncode, len(bodies(conn))) == (status, left)
     assert ("error: not confirmed: nothing was changed." in err) == (status == 1)
-
-
-# schedules, upkeep, doctor --------------------------------------------------------------------------------------------
 
 
 def test_schedules_are_listed(pgqueue: Pgqueue, conn: Connection) -> None:

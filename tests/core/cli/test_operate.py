@@ -322,7 +322,7 @@ def test_top_at_a_terminal_follows_its_keys_and_leaves_the_screen_as_it_was(
 
 
 def test_top_gives_each_queue_one_line_however_narrow_the_screen(program: Program, dsn: str, orders: str) -> None:
-    for width in (200, 120, 80, 60, 38, 24):
+    for width in (200, 60, 24):
         mine, theirs = pty.openpty()
         pipes = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs}
         environment = {"TERM": "xterm", "COLUMNS": str(width), "LINES": "20"}
@@ -345,7 +345,6 @@ def test_a_sparkline_shows_whatever_is_there() -> None:
 
 def test_metrics_are_served_until_the_program_ends(program: Program, dsn: str, orders: str) -> None:
     with program("metrics", "--listen", "127.0.0.1:0", dsn=dsn) as process:
-        assert process.stderr is not None
         (address,) = re.findall(r"http://\S+", process.stderr.readline())
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
             text = answer.read().decode()
@@ -363,8 +362,6 @@ def test_an_address_that_cannot_be_listened_at_is_one_line(pgqueue: Pgqueue) -> 
     ended = pgqueue("metrics", "--listen", "192.0.2.1:80")
     assert (ended.status, len(ended.err.splitlines())) == (1, 1)
 
-
-# JSON -----------------------------------------------------------------------------------------------------------------
 
 WALK: dict[str, list[str]] = {
     "install": [],
@@ -405,6 +402,7 @@ WALK: dict[str, list[str]] = {
     "export": ["--target", "/tmp/no partition of the archive is closed"],
 }
 KEEPS_RUNNING = {"tail", "worker"}
+LAST = ("queues drop", "uninstall")  # what the others need is gone then
 READS = [
     *("doctor", "queues", "show", "search", "peek", "tail", "stats", "top", "metrics", "workers"),
     *("dead", "causes", "schedules"),
@@ -459,10 +457,9 @@ def test_what_strangers_wrote_is_seen_whatever_prints_it(
     assert json.loads(pgqueue("peek", "orders", "--json").out)["messages"][0]["message"] == {HOSTILE: HOSTILE}
 
 
-@pytest.mark.parametrize("names", [READS, *([name] for name in WALK if name not in READS)], ids=" ".join)
-def test_each_command_prints_json(pgqueue: Pgqueue, conn: Connection, orders: str, names: list[str]) -> None:
+def test_each_command_prints_json(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
     run(conn, verbs.schedule("daily", "@daily", "orders", 1))
-    for name in names:
+    for name in (*(one for one in WALK if one not in LAST), *LAST):
         ended: Ended = pgqueue(*name.split(), *WALK[name], "--json")
         assert ended.status == 0 or name == "doctor", (name, ended.err)
         lines = ended.out.splitlines()

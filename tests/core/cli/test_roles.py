@@ -16,7 +16,7 @@ from tests.core.cli.test_operate import WALK
 
 Connection = psycopg.Connection[Any]
 As = Callable[..., Ended]
-GROUPS = ("publisher", "consumer", "observer", "upkeep", "reader", "pipeline", "admin", "nothing")
+GROUPS = ("publisher", "observer", "pipeline", "nothing")
 INSTALLERS = ("install", "uninstall")  # need more than a group role
 DROPS = ("schedules remove", "queues drop")  # last, because the others need what they drop
 GRANT = re.compile(r"GRANT (messages_\w+) TO packer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.core.cli.conftest import Pgqueue, Program
+from tests.core.cli.conftest import Ended, Pgqueue, Program
 from tests.waiting import until, until_waiting
 
 Connection = psycopg.Connection[Any]
+Work = Callable[..., Ended]
 
 HANDLERS = """
 import os, signal, sys
@@ -97,52 +99,53 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def work(program: Program, dsn: str, folder: Path) -> Work:
+    """Work on queue default with a function of `handlers` until the worker ends: `work("pack", "--until-empty")`."""
+
+    def call(function: str, *options: str) -> Ended:
+        arguments = ["worker", f"handlers:{function}", "--queue", "default", *options]
+        with program(*arguments, dsn=dsn, cwd=folder) as process:
+            out, err = process.communicate(timeout=60)
+        return Ended(process.returncode, out, err)
+
+    return call
+
+
 def results(conn: Connection) -> list[tuple[Any, ...]]:
     rows = "SELECT message, result, split_part(handled_by, ' ', 1) FROM messages.message_archive ORDER BY id"
     return conn.execute(rows.encode()).fetchall()
 
 
-def test_a_function_of_the_current_directory_handles_the_messages(
-    program: Program, dsn: str, conn: Connection, folder: Path
-) -> None:
+def test_a_function_of_the_current_directory_handles_the_messages(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", [1, "bad"]))
-    with program(
-        "worker", "handlers:pack", "--queue", "default", "--until-empty", "--json", dsn=dsn, cwd=folder
-    ) as process:
-        out, err = process.communicate(timeout=30)
-    assert out == '{"queue_name": "default", "counts": {"success": 1, "rejected": 1}}\n'
-    assert process.returncode == 0
+    ended = work("pack", "--until-empty", "--json")
+    assert ended.out == '{"queue_name": "default", "counts": {"success": 1, "rejected": 1}}\n'
+    assert ended.status == 0
     assert results(conn) == [(1, "success", "handlers:pack"), ("bad", "rejected", "handlers:pack")]
-    assert '"bad"' not in err
-    assert " worker of queue default started: it calls handlers:pack for each message;" in err
+    assert '"bad"' not in ended.err
+    assert " worker of queue default started: it calls handlers:pack for each message;" in ended.err
 
 
-def test_an_async_function_is_awaited(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
+def test_an_async_function_is_awaited(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", ["good", "bad"]))
-    options = ["--queue", "default", "--until-empty"]
-    with program("worker", "handlers:wait", *options, dsn=dsn, cwd=folder) as process:
-        out, err = process.communicate(timeout=30)
-    assert out == "worker of queue default stopped: 1 success, 1 rejected.\n"
-    assert "never awaited" not in err
-    assert "unclosed" not in err
+    ended = work("wait", "--until-empty")
+    assert ended.out == "worker of queue default stopped: 1 success, 1 rejected.\n"
+    assert "never awaited" not in ended.err
+    assert "unclosed" not in ended.err
 
 
-def test_a_batch_function_gets_a_lease_at_a_time(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
+def test_a_batch_function_gets_a_lease_at_a_time(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", [1, 2, 3]))
-    options = ["--queue", "default", "--batch", "--batch-size", "2", "--until-empty"]
-    with program("worker", "handlers:pack_all", *options, dsn=dsn, cwd=folder) as process:
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert out == "worker of queue default stopped: 2 rejected, 1 success.\n"
-    assert "stopped" not in err, "it says so once"
+    ended = work("pack_all", "--batch", "--batch-size", "2", "--until-empty")
+    assert (ended.status, ended.out) == (0, "worker of queue default stopped: 2 rejected, 1 success.\n")
+    assert "stopped" not in ended.err, "it says so once"
 
 
-def test_a_topic_pattern_leaves_other_topics_alone(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
+def test_a_topic_pattern_leaves_other_topics_alone(work: Work, conn: Connection) -> None:
     for topic in ("orders.new", "orders.old"):
         run(conn, verbs.publish("default", topic, topic=topic))
-    options = ["--queue", "default", "--topic", "orders.new", "--until-empty"]
-    with program("worker", "handlers:Packer.pack", *options, dsn=dsn, cwd=folder) as process:
-        process.communicate(timeout=30)
+    work("Packer.pack", "--topic", "orders.new", "--until-empty")
     assert [body for body, _, _ in results(conn)] == ["orders.new"]
 
 
@@ -221,25 +224,17 @@ def test_a_process_that_ends_alone_is_named_at_once_and_the_other_works_on(
     assert re.search(rf"WARNING .*\d ended with {end} and is not started again; still at work: 1 of 2", said[0])
 
 
-def test_processes_that_end_because_the_queue_is_empty_are_no_warning(
-    program: Program, dsn: str, conn: Connection, folder: Path
-) -> None:
+def test_processes_that_end_because_the_queue_is_empty_are_no_warning(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", [1, 2]))
-    options = ["--queue", "default", "--processes", "2", "--until-empty"]
-    with program("worker", "handlers:pack", *options, dsn=dsn, cwd=folder) as process:
-        out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (0, "worker of queue default stopped: 2 success.\n")
-    assert "WARNING" not in err
+    ended = work("pack", "--processes", "2", "--until-empty")
+    assert (ended.status, ended.out) == (0, "worker of queue default stopped: 2 success.\n")
+    assert "WARNING" not in ended.err
 
 
-def test_a_second_ctrl_c_when_a_process_has_done_its_work_loses_no_count(
-    program: Program, dsn: str, conn: Connection, folder: Path
-) -> None:
+def test_a_second_ctrl_c_when_a_process_has_done_its_work_loses_no_count(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", [1, 2]))
-    options = ["--queue", "default", "--processes", "2", "--until-empty"]
-    with program("worker", "handlers:interrupted", *options, dsn=dsn, cwd=folder) as process:
-        out, _ = process.communicate(timeout=30)
-    assert (process.returncode, out) == (0, "worker of queue default stopped: 2 success.\n")
+    ended = work("interrupted", "--processes", "2", "--until-empty")
+    assert (ended.status, ended.out) == (0, "worker of queue default stopped: 2 success.\n")
 
 
 @pytest.mark.parametrize(
@@ -278,46 +273,33 @@ def test_a_worker_without_a_queue_is_wrong_usage(pgqueue: Pgqueue) -> None:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_function_that_always_raises_ends_the_worker(
-    program: Program, dsn: str, conn: Connection, folder: Path, processes: str
-) -> None:
+def test_a_function_that_always_raises_ends_the_worker(work: Work, conn: Connection, processes: str) -> None:
     run(conn, verbs.publish_batch("default", list(range(200))))
-    options = ["--queue", "default", "--give-up-after", "10", "--batch-size", "50", "--processes", processes]
-    with program("worker", "handlers:breaks", *options, dsn=dsn, cwd=folder) as process:
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "failed with ValueError (handlers.py:20 in breaks) on 10 of the first 10 messages" in err
-    assert "secret" not in err
-    assert "Traceback" not in err
+    ended = work("breaks", "--give-up-after", "10", "--batch-size", "50", "--processes", processes)
+    assert ended.status == 1
+    assert "failed with ValueError (handlers.py:20 in breaks) on 10 of the first 10 messages" in ended.err
+    assert "secret" not in ended.err
+    assert "Traceback" not in ended.err
     failed = conn.execute("SELECT sum(attempts), bool_or(lock_token IS NOT NULL) FROM messages.message").fetchone()
     assert failed == (10 * int(processes), False)
 
 
-def test_messages_that_failed_before_do_not_stop_the_workers_that_come_after(
-    program: Program, dsn: str, conn: Connection, folder: Path
-) -> None:
+def test_messages_that_failed_before_do_not_stop_the_workers_that_come_after(work: Work, conn: Connection) -> None:
     run(conn, verbs.alter_queue("default", max_attempts=3, backoff_first=timedelta(hours=1)))
     run(conn, verbs.publish_batch("default", list(range(2000))))
     for _ in range(3):
-        with program(
-            "worker", "handlers:packs_most", "--queue", "default", "--until-empty", dsn=dsn, cwd=folder
-        ) as one:
-            _, err = one.communicate(timeout=60)
-        assert one.returncode == 0, err
+        ended = work("packs_most", "--until-empty")
+        assert ended.status == 0, ended.err
         conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
     assert Counter(result for _, result, _ in results(conn)) == {"success": 1950, "failed": 50}
     assert [cause.waiting for cause in run(conn, verbs.dead_causes("default"))] == [50]
 
 
-def test_a_function_that_hangs_keeps_neither_the_others_nor_the_worker(
-    program: Program, dsn: str, conn: Connection, folder: Path
-) -> None:
+def test_a_function_that_hangs_keeps_neither_the_others_nor_the_worker(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", [0, 1, 2]))
-    options = ["--queue", "default", "--handler-timeout", "1s", "--lease-for", "2s", "--until-empty"]
-    with program("worker", "handlers:hangs", *options, dsn=dsn, cwd=folder) as process:
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "worker of queue default stopped: 1 timed_out, 2 success.\n")
-    assert "exceeded its time of 0:00:01 on message 2" in err
+    ended = work("hangs", "--handler-timeout", "1s", "--lease-for", "2s", "--until-empty")
+    assert (ended.status, ended.out) == (0, "worker of queue default stopped: 1 timed_out, 2 success.\n")
+    assert "exceeded its time of 0:00:01 on message 2" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -329,26 +311,21 @@ def test_a_function_that_hangs_keeps_neither_the_others_nor_the_worker(
     ],
 )
 def test_what_ends_the_process_is_reported_without_its_text(
-    program: Program, dsn: str, conn: Connection, folder: Path, function: str, body: Any, status: int, said: str
+    work: Work, conn: Connection, function: str, body: Any, status: int, said: str
 ) -> None:
     run(conn, verbs.publish_batch("default", [body, body]))
-    with program("worker", f"handlers:{function}", "--queue", "default", dsn=dsn, cwd=folder) as process:
-        _, err = process.communicate(timeout=30)
-    assert process.returncode == status
-    assert said in err
-    assert "SECRET" not in err
-    assert "Traceback" not in err
+    ended = work(function)
+    assert ended.status == status
+    assert said in ended.err
+    assert "SECRET" not in ended.err
+    assert "Traceback" not in ended.err
     assert conn.execute("SELECT attempts FROM messages.message ORDER BY id").fetchall() == [(1,), (0,)]
 
 
-def test_what_ends_a_child_is_reported_without_its_text(
-    program: Program, dsn: str, conn: Connection, folder: Path
-) -> None:
+def test_what_ends_a_child_is_reported_without_its_text(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", ["SECRET", "SECRET"]))
-    options = ["--queue", "default", "--processes", "2", "--batch-size", "1"]
-    with program("worker", "handlers:own", *options, dsn=dsn, cwd=folder) as process:
-        _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "error: Own ended the command" in err
-    assert "SECRET" not in err
-    assert "Traceback" not in err
+    ended = work("own", "--processes", "2", "--batch-size", "1")
+    assert ended.status == 1
+    assert "error: Own ended the command" in ended.err
+    assert "SECRET" not in ended.err
+    assert "Traceback" not in ended.err

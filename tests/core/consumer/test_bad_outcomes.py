@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -130,7 +129,6 @@ def test_in_the_transaction_of_the_caller_a_lost_message_undoes_nothing(
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
     messages = run(conn, verbs.lease("orders", max_messages=2))
-    assert messages[0].lock_token
     run(conn, verbs.archive(messages[0].lock_token, [messages[0].id]))
     own = connect()
     with own.transaction(), pytest.raises(LeaseLost):
@@ -213,14 +211,14 @@ def test_a_batch_handler_that_returns_in_a_transaction_loses_nothing_that_was_sa
     assert "left a transaction open on the connection of the consumer, which was rolled back. Commit it" in error
 
 
-@pytest.mark.parametrize("wrong", [5, 0, True, "done"])
-def test_settling_with_what_is_no_outcome_settles_nothing(conn: Connection, queue: Queue, wrong: Any) -> None:
+def test_settling_with_what_is_no_outcome_settles_nothing(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
     first, second = messages = run(conn, verbs.lease("orders", max_messages=2))
     lease = Lease(conn, messages)
-    with pytest.raises(InvalidOutcome, match=f"returned {type(wrong).__name__} for message"):
-        lease.settle({first: None, second: wrong})
-    assert lease.held == [first, second]
+    for wrong in (5, 0, True, "done"):
+        with pytest.raises(InvalidOutcome, match=f"returned {type(wrong).__name__} for message"):
+            lease.settle({first: None, second: wrong})  # type: ignore[dict-item]
+        assert lease.held == [first, second]
     assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (0,)
 
 
@@ -335,20 +333,6 @@ def test_an_error_in_reading_what_a_batch_handler_returned_is_one_of_the_handler
     assert Consumer(queue_name="orders", handle_batch=handle).drain(conn) == {"retried": 2}
     left = conn.execute("SELECT attempts, last_error FROM messages.message").fetchall()
     assert left == [(1, "LookupError: closed")] * 2
-
-
-def test_a_handler_that_ends_the_process_costs_its_own_message_an_attempt(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
-
-    def handle(message: Message) -> None:
-        if message.body == 1:
-            sys.exit(3)
-
-    with pytest.raises(SystemExit):
-        Consumer(queue_name="orders", handle=handle).drain(conn)
-    assert conn.execute("SELECT message FROM messages.message_archive").fetchall() == [(0,)]
-    left = conn.execute("SELECT message, attempts FROM messages.message ORDER BY message").fetchall()
-    assert left == [(1, 1), (2, 0), (3, 0)]
 
 
 @pytest.mark.parametrize("wrong", ["no", None, 2, [], NoText()])

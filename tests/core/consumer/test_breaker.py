@@ -16,7 +16,6 @@ from airflow_provider_pgqueue.core import (
     Message,
     Retry,
     Success,
-    Worker,
     run,
     verbs,
 )
@@ -38,7 +37,7 @@ def attempts(conn: Connection) -> dict[int, int]:
     return dict(conn.execute("SELECT attempts, count(*) FROM messages.message GROUP BY 1").fetchall())
 
 
-@pytest.mark.parametrize("number", [100, 5000])
+@pytest.mark.parametrize("number", [100, 1500])
 def test_a_handler_that_always_raises_costs_a_hundred_attempts(conn: Connection, queue: Queue, number: int) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(number))))
     with pytest.raises(HandlerBroken, match=r"'orders' failed with ValueError .*100 of the first 100") as broken:
@@ -99,10 +98,10 @@ def test_a_batch_with_one_bad_message_stops_nothing(conn: Connection, queue: Que
 
 
 def test_a_handler_that_breaks_later_stops_within_a_thousand(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(4000))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(3200))))
 
     def handle(message: Message) -> None:
-        if message.body >= 1500 and message.body % 50:
+        if message.body >= 600 and message.body % 50:
             raise ConnectionError(f"no connection {message.id}")
 
     with pytest.raises(HandlerBroken, match=r"95\d of the last 1,000"):
@@ -149,13 +148,6 @@ def test_it_can_be_switched_off_and_set(conn: Connection, queue: Queue) -> None:
     assert conn.execute("SELECT FROM messages.message_archive WHERE result = 'failed'").rowcount == 300
     with pytest.raises(InvalidArgument, match="give_up_after"):
         Consumer(queue_name="orders", handle=raises, give_up_after=-1)
-
-
-def test_a_worker_ends_with_the_error(dsn: str, conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(150))))
-    with pytest.raises(HandlerBroken):
-        Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=raises)).run()
-    assert attempts(conn) == {0: 50, 1: 100}
 
 
 def test_a_failure_is_logged_once_a_minute(conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,16 +87,6 @@ def test_a_call_that_hangs_in_a_transaction_on_the_connection_of_its_consumer_co
     assert conn.execute("SELECT FROM effect").rowcount == 0
 
 
-def test_without_a_limit_a_lease_is_renewed(conn: Connection, connect: Callable[..., Connection], queue: Queue) -> None:
-    other = connect()
-    run(conn, verbs.publish(queue("orders"), 1))
-
-    def handle(message: Message) -> None:
-        until_past(other, message.lock_expires_at)
-
-    assert consumer(handle=handle, handler_timeout=None).drain(conn) == {"success": 1}
-
-
 def test_a_batch_has_the_time_of_all_its_messages(conn: Connection, queue: Queue, hangs: Callable[[], None]) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(15))))
     seen: list[float] = []
@@ -163,9 +153,6 @@ def test_a_handler_with_a_limit_may_end_the_process(conn: Connection, queue: Que
 def test_a_limit_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="handler_timeout"):
         consumer(handle=lambda message: None, handler_timeout=timedelta(0))
-
-
-# The policy of the queue says how long a lease lasts ------------------------------------------------------------------
 
 
 def leased_for(conn: Connection) -> Any:

@@ -23,6 +23,7 @@ from airflow_provider_pgqueue.core import ConnectionFailed, Consumer, Message, r
 from airflow_provider_pgqueue.core.client import end_statement
 from airflow_provider_pgqueue.core.signals import stop_on_signals
 from airflow_provider_pgqueue.core.worker import Bell
+from tests.core.consumer.test_wind_up import left, results
 from tests.waiting import PATIENCE, until, until_waiting
 
 Connection = psycopg.Connection[Any]
@@ -47,7 +48,6 @@ def alarm() -> Iterator[None]:
 
 def interrupt() -> None:
     ident = threading.main_thread().ident
-    assert ident is not None
     signal.pthread_kill(ident, signal.SIGALRM)
 
 
@@ -60,17 +60,6 @@ def interrupted_by(act: Callable[[], object]) -> Iterator[None]:
         yield
     thread.join()
 
-
-def results(conn: Connection) -> dict[Any, str]:
-    return dict(conn.execute("SELECT message, result::text FROM messages.message_archive").fetchall())
-
-
-def left(conn: Connection) -> list[tuple[Any, int, bool]]:
-    """Body, attempts, and whether it is leased, of each message in the queue."""
-    return conn.execute("SELECT message, attempts, lock_token IS NOT NULL FROM messages.message ORDER BY id").fetchall()
-
-
-# The matrix -----------------------------------------------------------------------------------------------------------
 
 # Each end: what it raises in the consumer. SIGTERM is the wish to stop, as a worker takes it.
 ENDS: dict[str, Any] = {
@@ -169,9 +158,6 @@ def test_each_message_ends_as_the_matrix_says(
     assert seen == list(range(len(seen))), "none is handled twice"
 
 
-# A cancel that reaches the server late --------------------------------------------------------------------------------
-
-
 class Late(psycopg.Connection[Any]):
     """A connection whose cancels reach the server after the end of the statement."""
 
@@ -235,8 +221,6 @@ def test_the_statement_of_another_thread_is_not_canceled(conn: Connection, conne
         one.join()
     assert found == [("", 5)]
 
-
-# A signal inside of what its handler calls, inside of the log, and between any two lines ------------------------------
 
 INSIDE_OF_WHAT_IT_CALLS = """
 import signal, sys

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +20,6 @@ from airflow_provider_pgqueue.core import (
     LeaseLost,
     Message,
     Outcome,
-    QueueNotFound,
     Rejected,
     Retry,
     Success,
@@ -40,22 +36,9 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 
-SLOW_WORKER = """
-import sys
-import psycopg
-from airflow_provider_pgqueue.core import Consumer, Worker
-
-def handle(message):
-    with psycopg.connect(sys.argv[1]) as conn:
-        conn.execute("SELECT pg_advisory_lock_shared(7)")  # which the test holds
-
-Worker(conninfo=sys.argv[1], consumer=Consumer(queue_name="orders", handle=handle, batch_size=10)).run()
-"""
-
 
 def count(conn: Connection, table: str) -> int:
     row = conn.execute(f"SELECT count(*) FROM messages.{table}".encode()).fetchone()  # noqa: S608
-    assert row
     return int(row[0])
 
 
@@ -81,19 +64,6 @@ def listeners(conn: Connection) -> list[int]:
 def held_lease(conn: Connection, lease_for: timedelta, number: int = 1) -> Lease:
     messages = run(conn, verbs.lease("orders", max_messages=number, lease_for=lease_for))
     return Lease(conn, messages, lease_for=lease_for)
-
-
-def test_sigterm_finishes_the_message_in_hand_and_releases_the_rest(dsn: str, conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(5))))
-    conn.execute("SELECT pg_advisory_lock(7)")
-    with subprocess.Popen([sys.executable, "-c", SLOW_WORKER, dsn]) as process:
-        until_waiting(conn, "wait_event = 'advisory'")
-        process.send_signal(signal.SIGTERM)
-        conn.execute("SELECT pg_advisory_unlock(7)")
-        assert process.wait(60) == 0
-    assert count(conn, "message_archive") == 1
-    rows = conn.execute("SELECT DISTINCT attempts, lock_token, count(*) OVER () FROM messages.message").fetchall()
-    assert rows == [(0, None, 4)]
 
 
 def test_a_notify_wakes_a_worker_long_before_its_next_poll(dsn: str, conn: Connection, queue: Queue) -> None:
@@ -206,21 +176,6 @@ def test_a_worker_whose_listener_gave_up_works_on_and_stops_cleanly(
         until(lambda: count(conn, "message_archive") == 1)
         worker.stop()
         assert stopped.result(10) == {"success": 1}
-
-
-def test_a_worker_of_an_unknown_queue_ends_with_the_error(dsn: str) -> None:
-    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="nope", handle=lambda message: None))
-    with pytest.raises(QueueNotFound):
-        worker.run(until_empty=True)
-
-
-def test_an_open_lease_is_renewed(connect: Connect, queue: Queue) -> None:
-    conn, other = connect(), connect()
-    run(conn, verbs.publish(queue("orders"), 1))
-    with held_lease(conn, timedelta(seconds=1)) as lease:
-        until_past(other, lease[0].lock_expires_at)
-        assert run(other, verbs.lease("orders")) == []
-    assert count(conn, "message_archive") == 1
 
 
 class Held:
@@ -379,28 +334,6 @@ def test_a_lease_that_was_lost_says_so_and_settles_the_others(connect: Connect, 
         lease.settle({lease[0]: None, lease[1]: Rejected("no")})
     assert lost.value.ids == (lease[0].id,) == tuple(lease.lost)
     assert conn.execute("SELECT message, result FROM messages.message_archive").fetchall() == [(2, "rejected")]
-
-
-def test_a_batch_handler_gives_an_outcome_for_each_message(connect: Connect, queue: Queue) -> None:
-    conn = connect()
-    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
-
-    def handle(messages: Any) -> dict[int, Outcome | None]:
-        return {message.id: Rejected("even") for message in messages if message.body % 2 == 0}
-
-    assert Consumer(queue_name="orders", handle_batch=handle).drain(conn) == {"success": 2, "rejected": 1}
-
-
-def test_a_worker_stops_taking_after_max_messages(connect: Connect, queue: Queue) -> None:
-    conn, seen = connect(), list[int]()
-    run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
-
-    def handle(message: Message) -> None:
-        seen.append(message.body)
-
-    Consumer(queue_name="orders", handle=handle, batch_size=3).drain(conn, max_messages=7)
-    assert seen == list(range(7))
-    assert count(conn, "message") == 3
 
 
 def test_no_body_reaches_the_log(connect: Connect, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

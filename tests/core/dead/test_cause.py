@@ -10,8 +10,6 @@ from airflow_provider_pgqueue.core.cause import Period, group, normalise, trend
 
 CITIES = ("Athens", "Bern", "Cairo", "Dublin", "Essen", "Florence", "Graz", "Hanoi", "Izmir", "Jakarta")
 
-# The trend ------------------------------------------------------------------------------------------------------------
-
 MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
 WEEK = Period(begin=MONDAY, end=MONDAY + timedelta(days=7))
 
@@ -43,9 +41,6 @@ def test_a_period_has_hours_up_to_two_weeks_and_then_days() -> None:
     assert Period(begin=begin, end=begin + timedelta(hours=2)).first_step == MONDAY
     assert Period(begin=MONDAY, end=MONDAY + timedelta(days=14)).steps == 14 * 24
     assert Period(begin=begin, end=begin + timedelta(days=30)).steps == 31
-
-
-# The patterns ---------------------------------------------------------------------------------------------------------
 
 
 def test_messages_that_differ_in_a_word_are_one_pattern() -> None:

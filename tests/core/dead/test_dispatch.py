@@ -201,15 +201,6 @@ def test_a_run_id_is_never_used_twice(conn: Connection, queue: Queue) -> None:
     assert second.run_id == f"pgqueue__orders__{id_}__1__1"
 
 
-def test_leases_last_from_the_last_sight_of_the_run(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish(queue("orders"), 7))
-    (only,) = dispatch(conn, lease_for=timedelta(hours=1))
-    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() + '1 minute'")
-    assert run(conn, verbs.extend_dispatches([only.dispatch_id])) == [only.dispatch_id]
-    left = conn.execute("SELECT lock_expires_at - clock_timestamp() > '59 minutes' FROM messages.message").fetchone()
-    assert left == (True,)
-
-
 def test_a_lease_that_expired_goes_to_another_run_and_the_old_one_changes_nothing(
     conn: Connection, queue: Queue
 ) -> None:

@@ -112,9 +112,6 @@ def handling(conn: Connection, result: str = "success") -> Iterator[None]:
         thread.join()
 
 
-# What the function says -----------------------------------------------------------------------------------------------
-
-
 def test_a_repaired_message_succeeds_and_both_versions_stay(conn: Connection, dead: Die) -> None:
     ids = dead(25)
 
@@ -227,9 +224,6 @@ def test_a_file_that_is_no_schema_is_refused_and_references_are_not_followed(tmp
         MatchesSchema.of(path)({})
 
 
-# Which messages -------------------------------------------------------------------------------------------------------
-
-
 def test_only_what_was_chosen_is_repaired_oldest_first(conn: Connection, dead: Die) -> None:
     rejected, failed = dead(3, result="rejected"), dead(5, details="disk full")
     dead(2)
@@ -305,9 +299,6 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
 def test_a_queue_that_does_not_exist_is_named(conn: Connection) -> None:
     with pytest.raises(PgQueueError, match="orderz"):
         repair(keep, queue_name="orderz").run(conn)
-
-
-# How carefully --------------------------------------------------------------------------------------------------------
 
 
 def test_a_dry_run_changes_nothing_and_says_what_would_be(conn: Connection, dead: Die) -> None:
@@ -416,9 +407,6 @@ def test_each_batch_is_reported(conn: Connection, dead: Die) -> None:
     said: list[Counter[str]] = []
     repair(lambda m: LEAVE if m.body["n"] == 12 else KEEP, batch_size=10).run(conn, on_batch=said.append)
     assert said == [{"requeued": 10}, {"requeued": 19, "left": 1}, {"requeued": 24, "left": 1}]
-
-
-# Others, and what dies ------------------------------------------------------------------------------------------------
 
 
 def test_two_at_once_give_each_message_one_remedy(conn: Connection, connect: Connect, dead: Die) -> None:
@@ -555,9 +543,6 @@ def test_killed_between_lease_and_settling_and_run_again_each_message_has_one_re
     assert [row[0] for row in conn.execute("SELECT requeued_from FROM messages.message ORDER BY 1")] == ids[:35]
 
 
-# Who may --------------------------------------------------------------------------------------------------------------
-
-
 def test_a_consumer_may_repair_and_a_team_only_its_queue(dsn: str, conn: Connection, dead: Die) -> None:
     dead(1)
     conn.execute("SELECT messages.create_queue('bills', max_attempts => 1)")
@@ -580,9 +565,6 @@ def test_a_consumer_may_repair_and_a_team_only_its_queue(dsn: str, conn: Connect
     finally:
         for role in ("repair_bob", "repair_team"):
             conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
-
-
-# Answers that are mistakes, and ids that are none ---------------------------------------------------------------------
 
 
 def generates(message: Any) -> Iterator[Any]:

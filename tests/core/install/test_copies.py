@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
-from airflow_provider_pgqueue.core.message import Finding
 from airflow_provider_pgqueue.testing import server_user
+from tests.core.upkeep.test_health import check
 from tests.waiting import until
 from tools.postgres import Cluster, fleeting_place
 
@@ -19,25 +19,16 @@ Connection = psycopg.Connection[Any]
 
 
 @pytest.fixture(scope="module")
-def other(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def other(another_cluster: Callable[..., Cluster]) -> Cluster:
     """Another running cluster, with a queue in database `queue`."""
-    cluster = Cluster(fleeting_place() / "other", kind=request.config.getoption("--pg"), durable=False)
-    try:
-        cluster.start()
-        with psycopg.connect(cluster.create_database("queue"), autocommit=True) as conn:
-            migrate(conn)
-            conn.execute("ALTER SYSTEM SET wal_level = logical")
-            # From the directory of the log: a restore reads it.
-            conn.execute("ALTER SYSTEM SET wal_keep_size = '1GB'")
-        cluster.restart()
-        yield cluster
-    finally:
-        cluster.destroy()
-
-
-def copied(conn: Connection) -> Finding:
-    (found,) = [one for one in run(conn, verbs.health()) if one.check_name == "copy"]
-    return found
+    cluster = another_cluster("other")
+    with psycopg.connect(cluster.create_database("queue"), autocommit=True) as conn:
+        migrate(conn)
+        conn.execute("ALTER SYSTEM SET wal_level = logical")
+        # From the directory of the log: a restore reads it.
+        conn.execute("ALTER SYSTEM SET wal_keep_size = '1GB'")
+    cluster.restart()
+    return cluster
 
 
 def program(cluster: Cluster, name: str, *arguments: str) -> bytes:
@@ -50,7 +41,6 @@ def busy(conn: Connection, **policy: int) -> list[int]:
     run(conn, verbs.create_queue("orders", **policy))  # type: ignore[arg-type]
     ids = run(conn, verbs.publish_batch("orders", [1, 2, 3, 4], priority=5))
     leased = run(conn, verbs.lease("orders", max_messages=2))
-    assert leased[0].lock_token
     run(conn, verbs.archive(leased[0].lock_token, [leased[0].id]))
     run(conn, verbs.archive(leased[1].lock_token, [leased[1].id], result="failed"))  # type: ignore[arg-type]
     return ids
@@ -81,11 +71,11 @@ def test_a_dump_goes_on_in_another_cluster_after_one_more_installation(
     command = [str(other.binaries.folder / "psql"), "-q", "-v", "ON_ERROR_STOP=1", restored]
     subprocess.run(command, input=dump, check=True, capture_output=True)
     with psycopg.connect(restored, autocommit=True) as copy:
-        found = copied(copy)
+        found = check(copy, "copy")
         assert found.severity == "critical"
         assert "and did not take over here" in found.finding
         migrate(copy)
-        assert copied(copy).severity == "ok"
+        assert check(copy, "copy").severity == "ok"
         goes_on(copy, ids)
 
 
@@ -141,11 +131,9 @@ def test_a_logical_replica_takes_over(
         "SELECT string_agg(attname, ', ') FROM pg_attribute WHERE attrelid = 'messages.queue'::regclass"
         " AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('look_due', 'rate_mark', 'probe')"
     ).fetchone()
-    assert tables
-    assert columns
     published = f"{tables[0]}, messages.queue ({columns[0]})"
     conn.execute(f"CREATE PUBLICATION pgqueue FOR TABLE {published} WITH (publish_via_partition_root = true)".encode())
-    assert copied(conn).severity == "ok"
+    assert check(conn, "copy").severity == "ok"
     with psycopg.connect(empty_dsn, autocommit=True) as copy:
         copy.execute(f"CREATE SUBSCRIPTION pgqueue CONNECTION '{dsn}' PUBLICATION pgqueue".encode())
         coming = "SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'"
@@ -155,13 +143,13 @@ def test_a_logical_replica_takes_over(
         waits = "SELECT count(*) FROM messages.message WHERE queue_name = 'orders' AND lock_expires_at IS NULL"
         until(lambda: [copy.execute(q.encode()).fetchone() for q in (ended, waits)] == [(2,), (2,)], what="the copy")
         copy.execute("DROP SUBSCRIPTION pgqueue")
-        found = copied(copy)
+        found = check(copy, "copy")
         assert found.severity == "critical"
         assert "which is taken" in found.finding
         assert found.fix == "SET statement_timeout = 0; SELECT messages.take_over()"
         copy.execute(found.fix)
         migrate(copy)
-        assert copied(copy).severity == "ok"
+        assert check(copy, "copy").severity == "ok"
         goes_on(copy, ids)
 
 
@@ -175,7 +163,6 @@ def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Clu
         first, second = (run(conn, verbs.publish("orders", number)) for number in (1, 2))
         (leased,) = run(conn, verbs.lease("orders"))
         conn.execute("SELECT pg_create_restore_point('before')")
-        assert leased.lock_token
         run(conn, verbs.archive(leased.lock_token, [leased.id]))
         later = run(conn, verbs.publish("orders", 3))
         conn.execute("SELECT pg_switch_wal()")
@@ -189,7 +176,7 @@ def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Clu
         with psycopg.connect(then.dsn("queue"), autocommit=True) as conn:
             in_recovery = "SELECT WHERE pg_is_in_recovery()"
             until(lambda: not conn.execute(in_recovery).rowcount, what="the promotion")
-            assert copied(conn).severity == "ok"
+            assert check(conn, "copy").severity == "ok"
             # What was leased is leased until its time is over. What ended or came later has not happened.
             assert [message.id for message in run(conn, verbs.lease("orders", max_messages=5))] == [second]
             conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE id = %s", [first])

@@ -143,7 +143,6 @@ def python_walk(conn: Connection) -> Outcome:
         if not leased:
             raise PgQueueError("nothing was leased")
         token = leased[0].lock_token
-        assert token
         return token, [message.id for message in leased]
 
     def status() -> Any:

@@ -168,8 +168,6 @@ def test_the_server_of_a_killed_run_is_removed_by_the_next_run_and_that_of_a_liv
         return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     with serve() as killed, serve() as living:
-        assert killed.stdout
-        assert living.stdout
         left, kept = killed.stdout.readline().strip(), living.stdout.readline().strip()
         killed.send_signal(signal.SIGKILL)
         killed.wait()
@@ -204,20 +202,22 @@ def test_without_any_server_the_error_names_the_fixes(run_pytest: RunPytest) -> 
     assert "Traceback" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("server", "complaint"),
-    [
-        ("postgresql://tester:secret@127.0.0.1:1/postgres", "cannot connect"),
-        ("postgresql://tester:secret@127.0.0.1:1/postgres?secret", "cannot be read"),
-    ],
-)
-def test_a_server_that_cannot_be_reached_is_reported_without_the_password(
-    run_pytest: RunPytest, server: str, complaint: str
-) -> None:
-    done = run_pytest(TWO_TESTS, f"--pgqueue-dsn={server}")
-    assert "2 errors" in done.stdout
-    assert complaint in done.stdout
-    assert "--pgqueue-dsn" in done.stdout
+UNREACHABLE = """
+import pytest
+
+AWAY = "postgresql://tester:secret@127.0.0.1:1/postgres"
+
+@pytest.fixture(scope="session", params=[AWAY, f"{AWAY}?secret"], ids=["away", "unreadable"])
+def pgqueue_server(request):
+    return request.param
+"""
+
+
+def test_a_server_that_cannot_be_reached_is_reported_without_the_password(run_pytest: RunPytest) -> None:
+    done = run_pytest(TWO_TESTS, conftest=UNREACHABLE)
+    assert "4 errors" in done.stdout
+    for complaint in ("cannot connect", "cannot be read", "--pgqueue-dsn"):
+        assert complaint in done.stdout
     assert "secret" not in done.stdout + done.stderr
 
 
@@ -321,7 +321,6 @@ def test_a_retried_message_comes_back_and_dies_at_its_last_attempt(queue_of_the_
     assert queue_of_the_test.work("orders", fail) == {"failed": 1}
     (dead,) = queue_of_the_test.dead("orders")
     assert dead.attempts == 2
-    assert dead.failure
     assert dead.failure["error"] == "ValueError"
 
 
@@ -332,7 +331,6 @@ def test_a_lease_expires_at_once_and_the_next_consumer_gets_the_message(queue_of
     queue_of_the_test.pass_time(HOUR)
     assert [(message.body, message.attempts) for message in queue_of_the_test.drain("orders")] == [(0, 2)]
     (message,) = held
-    assert message.lock_token
     with pytest.raises(LeaseLost):
         queue_of_the_test.run(verbs.archive(message.lock_token, [message.id]))
 

@@ -50,7 +50,6 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
         install.write_text(install.read_text().replace(line, line + line.replace(".sql", "_recorded.sql")))
         grants.write_text(re.sub(rf"(?<=['\s]){name}(?=[ '])", rf"{name} {name}_recorded", grants.read_text(), count=1))
     of_first = re.search(r"^SELECT NOT EXISTS.*?^\\endif\n", install.read_text(), re.M | re.S)
-    assert of_first is not None
     of_second = of_first[0].replace("version = 1", "version = 2").replace("0001_schema", "0002_note")
     of_second = of_second.replace("(1, 'schema')", "(2, 'note')")
     install.write_text(install.read_text().replace(of_first[0], of_first[0] + of_second))

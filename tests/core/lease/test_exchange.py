@@ -28,6 +28,7 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.connection import JSONB, read_any_json
 from airflow_provider_pgqueue.core.consumer.intake import Intake
+from tests.core.consumer.test_wind_up import left, results
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -36,15 +37,6 @@ Queue = Callable[..., str]
 
 def consumer(handle: Callable[[Message], Any] = lambda message: None, **options: Any) -> Consumer:
     return Consumer(queue_name="orders", handle=handle, **({"batch_size": 2} | options))
-
-
-def results(conn: Connection) -> dict[Any, str]:
-    return dict(conn.execute("SELECT message, result::text FROM messages.message_archive").fetchall())
-
-
-def left(conn: Connection) -> list[tuple[Any, int, bool]]:
-    """Body, attempts, and whether it is leased, of each message in the queue."""
-    return conn.execute("SELECT message, attempts, lock_token IS NOT NULL FROM messages.message ORDER BY id").fetchall()
 
 
 def test_one_transaction_archives_a_batch_and_leases_the_next(conn: Connection, queue: Queue) -> None:

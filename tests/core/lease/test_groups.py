@@ -270,7 +270,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
         chance = random.Random(number)
         sessions = [connect(autocommit=False) for _ in range(2)]
         numbers: list[defaultdict[str, int]] = [defaultdict(int) for _ in sessions]
-        for turn in range(50):
+        for turn in range(30):
             place = turn % 2  # the transaction of the other session is still open
             keys = [chance.choice(groups) for _ in range(chance.randint(1, 10))]
             made, batch = numbers[place].copy(), []
@@ -311,12 +311,15 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
                 with suppress(ConnectionFailed), session.transaction(force_rollback=True):
                     run(session, take("orders", max_messages=5))
             else:
-                for message in patiently(session, verbs.lease("orders", max_messages=chance.randint(1, 10))):
+                leased = patiently(session, verbs.lease("orders", max_messages=chance.randint(1, 10)))
+                for message in leased:
                     if chance.random() < 0.05:
                         patiently(session, verbs.release(message.lock_token, [message.id]))
                     else:
                         handle(message)
                         patiently(session, verbs.archive(message.lock_token, [message.id]))
+                if not leased:
+                    stop.wait(0.005)
 
     conn = connect()
     with ThreadPoolExecutor(7) as pool:
@@ -329,7 +332,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
         for consumer in consumers:
             consumer.result()
     assert crowded == []
-    assert sum(map(len, seen.values())) > 500
+    assert sum(map(len, seen.values())) > 300
     for places in seen.values():
         assert places == list(range(1, len(places) + 1))
 
@@ -379,7 +382,6 @@ def test_a_waiter_looks_again_soon_while_an_open_transaction_holds_the_head(
     publish(conn, "a2")
     assert lease(other) == []
     (found,) = run(other, verbs.ready_queues(["orders"]))
-    assert found.next_in is not None
     assert found.next_in <= timedelta(seconds=1)
     idle.commit()
     until(lambda: run(other, verbs.ready_queues(["orders"]))[0].ready, timeout=3, what="the look that finds it")

@@ -131,15 +131,6 @@ def test_two_that_end_at_the_same_time_leave_no_room_that_a_look_does_not_fill(
     assert bodies(lease(conn)) == ["a4", "a5"]
 
 
-def test_a_look_fills_the_room_of_what_plain_sql_deleted(conn: Connection, other: Connection, queue: Queue) -> None:
-    queue("orders", max_leased_per_group=3)
-    publish(conn, "a1", "a2", "a3", "a4", "a5", "a6")
-    a1, a2, _ = lease(conn)
-    conn.execute("DELETE FROM messages.message WHERE id IN (%s, %s)", [a1.id, a2.id])
-    look_again(other)
-    assert bodies(lease(other)) == ["a4", "a5"]
-
-
 def test_no_more_of_a_group_are_leased_than_may_be_while_leases_begin_and_end_in_every_way(
     connect: Connect, queue: Queue
 ) -> None:

@@ -95,7 +95,7 @@ def states(acts: Callable[[], object], found: Counter[str], what: str) -> None:
         found["done"] += 1
 
 
-@pytest.mark.parametrize("limit", [{}, {"max_depth": 400}, {"max_leased": 20}], ids=["none", "max_depth", "max_leased"])
+@pytest.mark.parametrize("limit", [{}, {"max_depth": 400, "max_leased": 20}], ids=["none", "both"])
 def test_transactions_of_several_verbs_in_any_order_do_not_deadlock(
     connect: Connect, queue: Queue, limit: dict[str, int]
 ) -> None:

@@ -122,7 +122,6 @@ def test_ten_consumers_of_whom_some_are_killed_end_a_batch_once(conn: Connection
         for _ in range(10):
             start()
         for one in consumers[:10]:
-            assert one.stdout
             one.stdout.readline()
 
         def is_over() -> bool:
@@ -272,7 +271,6 @@ def test_whoever_waits_for_messages_is_rung_and_told_when_to_look_again(
     close(conn)
     assert [heard.payload for heard in listener.notifies(timeout=5, stop_after=1)] == ["0"]
     (waiting,) = run(conn, verbs.ready_queues(["orders"]))
-    assert waiting.next_in is not None
     assert waiting.next_in <= timedelta(seconds=30)
 
 
@@ -329,20 +327,17 @@ def test_whoever_may_publish_to_both_queues_may_close_and_whoever_consumes_ends_
         conn.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "said"),
-    [
+def test_errors_name_what_is_wrong(conn: Connection, orders: str) -> None:
+    for call, kind, said in (
         (verbs.close_batch("nowhere", "a", "ends"), QueueNotFound, "'nowhere'"),
         (verbs.close_batch("orders", "a", "nowhere"), QueueNotFound, "'nowhere'"),
         (verbs.close_batch("orders", "", "ends"), InvalidArgument, "the number of characters of the batch is 0"),
         (verbs.close_batch("orders", "x" * 201, "ends"), InvalidArgument, "batch is 201"),
         (verbs.close_batch("orders", "a", "ends", expected=-1), InvalidArgument, "expected is -1"),
         (verbs.close_batch("orders", "a", "ends", headers={"a": "x" * 70_000}), MessageTooLarge, "headers"),
-    ],
-)
-def test_errors_name_what_is_wrong(conn: Connection, orders: str, call: Any, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
-        run(conn, call)
+    ):
+        with pytest.raises(kind, match=said):
+            run(conn, call)
 
 
 def test_a_batch_of_which_more_than_200_characters_were_written_is_published_all_the_same(

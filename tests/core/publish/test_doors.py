@@ -57,13 +57,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("statement", REFUSED)
-def test_what_would_stop_others_is_refused(conn: Connection, queue: Queue, statement: str) -> None:
-    queue("orders")
-    run(conn, verbs.publish("orders", "ours"))
-    with pytest.raises(psycopg.Error) as refused:
-        conn.execute(statement.encode())
-    assert refused.value.sqlstate in ("23514", "PQ001", "PQ004")
-    assert [message.body for message in run(conn, verbs.lease("orders", max_messages=9))] == ["ours"]
+def test_what_would_stop_others_is_refused(shared: Connection, statement: str) -> None:
+    with shared.transaction(force_rollback=True):
+        run(shared, verbs.publish("orders", "ours"))
+        with pytest.raises(psycopg.Error) as refused, shared.transaction():
+            shared.execute(statement.encode())
+        assert refused.value.sqlstate in ("23514", "PQ001", "PQ004")
+        assert [message.body for message in run(shared, verbs.lease("orders", max_messages=9))] == ["ours"]
 
 
 def test_a_message_that_was_leased_in_the_future_is_leased_now(conn: Connection, queue: Queue) -> None:

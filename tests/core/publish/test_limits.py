@@ -32,9 +32,6 @@ def state_of(conn: Connection, statement: str, *values: Any) -> str | None:
     return None
 
 
-# Bodies and headers ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("body", ["x" * 2000, {"a": ["y" * 500] * 10}], ids=["text", "object"])
 def test_a_body_that_is_too_large_is_refused_without_quoting_it(conn: Connection, queue: Queue, body: Any) -> None:
     queue("orders", max_body_bytes=1000)
@@ -171,9 +168,6 @@ def test_headers_are_bounded_in_every_way_in(conn: Connection, queue: Queue, sta
     assert state_of(conn, statement, json.dumps({"k": "x" * 60_000})) is None
 
 
-# Times and attempts ---------------------------------------------------------------------------------------------------
-
-
 def test_a_month_counts_as_long_as_it_can_be(shared: Connection) -> None:
     def judge(value: str, at_least: str = "0", at_most: str = "31 days") -> str | None:
         check = "SELECT messages.check_duration('delay', %s::interval, %s::interval, %s::interval)"
@@ -249,15 +243,11 @@ def test_the_longest_back_off_overflows_nothing(conn: Connection, queue: Queue, 
     queue("orders", max_attempts=1000, backoff_first=first, backoff_max="30 days")
     run(conn, verbs.publish("orders", 1))
     (message,) = run(conn, verbs.lease("orders"))
-    assert message.lock_token
     conn.execute("UPDATE messages.message SET attempts = 900")
     assert run(conn, verbs.release(message.lock_token, [message.id], back_off=True)) == [message.id]
     assert conn.execute(
         "SELECT visible_at - clock_timestamp() BETWEEN '14 days' AND '30 days' FROM messages.message"
     ).fetchone() == (True,)
-
-
-# Room -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_queue_that_was_full_takes_messages_again_after_a_rollback(
@@ -318,9 +308,6 @@ def test_a_row_that_is_staged_while_its_attempt_is_published_reaches_no_queue(
     assert late.execute("SELECT FROM messages.message").rowcount == 0
 
 
-# Arguments of verbs ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("verb", "name", "values"),
     [
@@ -354,7 +341,6 @@ def test_an_empty_batch_is_refused(shared: Connection) -> None:
 def test_a_result_that_is_none_is_refused_and_the_lease_stays(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
     (message,) = run(conn, verbs.lease("orders"))
-    assert message.lock_token
     with pytest.raises(InvalidArgument, match=r"result is 'done'. Give success"):
         run(conn, verbs.archive(message.lock_token, [message.id], result="done"))
     run(conn, verbs.archive(message.lock_token, [message.id]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -11,17 +11,11 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, run, verbs
-from tests.core.roles.test_roles import Login, logins
+from tests.core.roles.test_roles import Login
 from tests.waiting import PATIENCE, until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
-
-
-@pytest.fixture
-def login(dsn: str) -> Iterator[Login]:
-    with logins(dsn) as login:
-        yield login
 
 
 @pytest.fixture
@@ -157,12 +151,6 @@ def test_a_team_reads_the_entries_of_its_queues_alone(conn: Connection, orders: 
     assert [row["action"] for row in run(bob, verbs.audit_log())] == ["grant_queue", "purge_queue"]
     assert [row["action"] for row in run(conn, verbs.audit_log("bills"))] == ["create_queue"]
     assert [row["action"] for row in run(conn, verbs.audit_log(max_entries=1))] == ["grant_queue"]
-
-
-def test_a_rollback_takes_its_entry_with_it(conn: Connection, orders: str) -> None:
-    with conn.transaction(force_rollback=True):
-        run(conn, verbs.audited("ann", "purge_queue", {"queue_name": orders}))
-    assert entries(conn) == []
 
 
 def test_a_call_for_messages_is_one_entry_with_the_filter_and_not_with_thousands_of_ids(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -10,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.core.roles.test_roles import VERBS, Login, logins
+from tests.core.roles.test_roles import VERBS, Login
 
 Connection = psycopg.Connection[Any]
 
@@ -33,12 +32,6 @@ CLASSES = {
     "search_messages", "message_overview", "archive_overview", "message_outcomes",
     "retried_causes",
 }  # fmt: skip
-
-
-@pytest.fixture
-def login(dsn: str) -> Iterator[Login]:
-    with logins(dsn) as login:
-        yield login
 
 
 @pytest.fixture

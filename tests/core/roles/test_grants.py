@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -10,7 +9,8 @@ import pytest
 
 from airflow_provider_pgqueue.core import migrate, migrations
 from airflow_provider_pgqueue.core.installation import leave_out_roles
-from tests.core.roles.test_roles import Login, internal, logins
+from tests.core.roles.test_roles import Login, internal
+from tests.core.upkeep.test_health import internal as internal_check
 
 Connection = psycopg.Connection[Any]
 
@@ -54,21 +54,13 @@ RESTORED = """
 """
 
 
-@pytest.fixture
-def login(dsn: str) -> Iterator[Login]:
-    with logins(dsn) as login:
-        yield login
-
-
 def reach(conn: Connection, role: str) -> dict[str, str]:
     """Return what a role was granted in the schema."""
     return dict(conn.execute(REACH.encode(), [role]).fetchall())
 
 
-def finding(conn: Connection) -> tuple[str, str, str | None]:
-    row = conn.execute("SELECT severity, finding, fix FROM messages.health() WHERE check_name = 'grants'").fetchone()
-    assert row is not None
-    return row
+def finding(conn: Connection) -> tuple[Any, ...]:
+    return internal_check(conn, "health_grants")
 
 
 @pytest.mark.parametrize("groups", [True, False])
@@ -119,7 +111,6 @@ def test_health_names_who_reads_or_runs_what_it_should_not_until_it_is_taken_bac
     severity, found, fix = finding(conn)
     assert severity == "critical"
     assert "stranger has " in found
-    assert fix is not None
     assert "REVOKE EXECUTE ON FUNCTION " in fix
     if mended_by == "fix":
         conn.execute(fix.encode())

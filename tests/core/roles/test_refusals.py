@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.client import Statement, run_async
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.installation import leave_out_roles
-from tests.core.roles.test_roles import Login, bare, logins
+from tests.core.roles.test_roles import Login, bare
 from tools.postgres import Cluster
 
 __all__ = ["bare"]
@@ -33,11 +33,9 @@ CALLS: dict[str, Callable[[], Statement[Any]]] = {
 }
 
 
-@pytest.fixture
-def login(dsn: str, conn: Connection) -> Iterator[Login]:
+@pytest.fixture(autouse=True)
+def orders(conn: Connection) -> None:
     run(conn, verbs.create_queue("orders"))
-    with logins(dsn) as login:
-        yield login
 
 
 def refusal(session: Connection, statement: Statement[Any]) -> str | None:
@@ -101,7 +99,6 @@ def test_a_login_that_is_limited_to_its_queues_is_told_the_grant_of_the_queue(co
 def test_a_login_that_has_the_role_and_does_not_inherit_it_is_told_so(conn: Connection, login: Login) -> None:
     shop = login("shop", "messages_publisher", options="NOINHERIT")
     fix = refusal(shop, verbs.publish("orders", 1))
-    assert fix is not None
     assert "INHERIT" in fix
     conn.execute(fix.encode())
     assert refusal(shop, verbs.publish("orders", 1)) is None

@@ -8,14 +8,9 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
-from airflow_provider_pgqueue.core.message import Finding
+from tests.core.upkeep.test_health import check
 
 Connection = psycopg.Connection[Any]
-
-
-def drift(conn: Connection) -> Finding:
-    (found,) = [one for one in run(conn, verbs.health()) if one.check_name == "drift"]
-    return found
 
 
 # Each with what is named then. Of those that stand together, none hides another.
@@ -79,7 +74,7 @@ def catalog(conn: Connection) -> dict[tuple[str, str], str]:
 
 @pytest.mark.parametrize("damages", DAMAGES, ids=["missing", "changed", "altered", "detached", "granted"])
 def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, damages: dict[str, str]) -> None:
-    assert drift(conn).severity == "ok"
+    assert check(conn, "drift").severity == "ok"
     installed = catalog(conn)
     before: set[str] = set()
     for damage, finding in damages.items():
@@ -87,12 +82,12 @@ def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, da
         after = named(conn)
         assert [line for line in after - before if finding in line], damage
         before = after
-    found = drift(conn)
+    found = check(conn, "drift")
     assert found.severity != "ok"
     assert found.finding.split("; ")[0] in before
     assert found.fix is not None
     migrate(conn)
-    healed = drift(conn)
+    healed = check(conn, "drift")
     assert (healed.severity, healed.fix) == ("ok", None), healed.finding
     assert catalog(conn) == installed
     assert run(conn, verbs.create_queue("orders"))
@@ -109,7 +104,7 @@ def test_what_comes_and_goes_by_itself_is_no_drift(conn: Connection) -> None:
     try:
         conn.execute("SELECT messages.grant_queue('orders', 'drift_shop', 'consume')")
         run(conn, verbs.upkeep())
-        found = drift(conn)
+        found = check(conn, "drift")
         assert (found.severity, found.fix) == ("ok", None), found.finding
     finally:
         conn.execute("DROP OWNED BY drift_shop; DROP ROLE drift_shop")
@@ -117,15 +112,15 @@ def test_what_comes_and_goes_by_itself_is_no_drift(conn: Connection) -> None:
 
 def test_an_index_of_somebody_else_is_named_until_the_next_installation(conn: Connection) -> None:
     conn.execute("CREATE INDEX mine ON messages.message (locked_by)")
-    found = drift(conn)
+    found = check(conn, "drift")
     assert (found.severity, found.finding) == ("warning", "index mine is added")
     migrate(conn)
-    assert drift(conn).severity == "ok"
+    assert check(conn, "drift").severity == "ok"
 
 
 def test_a_column_that_is_gone_is_not_made_up_by_the_installation(conn: Connection) -> None:
     conn.execute("ALTER TABLE messages.message DROP COLUMN reference CASCADE")
-    assert drift(conn).severity == "critical"
+    assert check(conn, "drift").severity == "critical"
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=r"column message\.reference .* is missing"):
         migrate(conn)
 
@@ -133,13 +128,13 @@ def test_a_column_that_is_gone_is_not_made_up_by_the_installation(conn: Connecti
 def test_a_long_list_is_cut_off_with_its_number(conn: Connection) -> None:
     for name in range(13):
         conn.execute(f"CREATE INDEX extra_{name} ON messages.message (locked_by)".encode())
-    assert drift(conn).finding.endswith("; and 3 more")
+    assert check(conn, "drift").finding.endswith("; and 3 more")
 
 
 def test_what_another_version_of_postgresql_wrote_down_is_not_compared(conn: Connection) -> None:
     conn.execute("UPDATE messages.release_object SET server = 9, definition = 'other'")
-    found = drift(conn)
+    found = check(conn, "drift")
     assert found.severity == "warning"
     assert found.finding.startswith("what was installed was recorded by PostgreSQL 9, this is ")
     migrate(conn)
-    assert drift(conn).severity == "ok"
+    assert check(conn, "drift").severity == "ok"

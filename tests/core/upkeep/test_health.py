@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE
 from airflow_provider_pgqueue.core.message import Finding
 from tests.waiting import until
-from tools.postgres import Cluster, fleeting_place
+from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 AT_ONCE = timedelta(0)
@@ -68,7 +68,6 @@ def internal(conn: Connection, function: str, **limits: float) -> tuple[Any, ...
 
 def fix(conn: Connection, script: str | None) -> None:
     """Run a fix as psql would: one statement after the other."""
-    assert script is not None
     for statement in script.split("; "):
         conn.execute(statement.encode())
 
@@ -80,9 +79,6 @@ def pid_of(conn: Connection) -> int:
 def gone(conn: Connection, pid: int) -> None:
     """Wait until the server has ended a session."""
     until(lambda: not conn.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount)
-
-
-# The whole ------------------------------------------------------------------------------------------------------------
 
 
 def test_each_check_has_one_row_and_a_fix_unless_it_is_ok(conn: Connection) -> None:
@@ -114,7 +110,6 @@ def test_health_reads_a_bounded_number_of_messages_whatever_waits(
             "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables"
             " WHERE relname ~ '^(message|archive|timer)'"
         ).fetchone()
-    assert row is not None
     assert row[0] < 100
 
 
@@ -128,7 +123,6 @@ def test_a_check_that_cannot_run_is_a_row_and_the_others_are_there(
     locked = found["dead_messages"]
     assert locked.severity == "warning"
     assert "not checked: canceling statement due to lock timeout" in locked.finding
-    assert locked.fix is not None
     assert (pid_of(holder), "rewriter") in [row[:2] for row in conn.execute(locked.fix.encode()).fetchall()]
 
 
@@ -141,9 +135,6 @@ def test_a_limit_that_is_no_duration_is_refused(conn: Connection, arguments: str
         run(conn, verbs.health(held_for=timedelta(seconds=-1)))
 
 
-# Upkeep ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("minutes", "severity"), [(4, "warning"), (16, "critical")])
 def test_an_installation_without_upkeep_is_given_as_long_as_an_upkeep(
     conn: Connection, minutes: int, severity: str
@@ -154,7 +145,6 @@ def test_an_installation_without_upkeep_is_given_as_long_as_an_upkeep(
     never = check(conn, "upkeep_lag")
     assert never.severity == severity
     assert re.match(rf"no upkeep ran since the installation 00:{minutes:02}:\d\d ago;", never.finding)
-    assert never.fix is not None
     assert "DAG pgqueue_upkeep" in never.fix
     fix(conn, never.fix)
     assert check(conn, "upkeep_lag").severity == "ok"
@@ -205,9 +195,6 @@ def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
     assert check(conn, "dispatches").severity == "ok"
 
 
-# pg_cron --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.cron
 def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_conn: Connection) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
@@ -216,7 +203,6 @@ def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_co
     assert check(cron_conn, "cron_jobs").severity == "ok"
     cron_conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
     late = check(cron_conn, "upkeep_lag").fix
-    assert late is not None
     assert "the check cron_jobs says how" in late
     fix(cron_conn, late)
     assert {check(cron_conn, name).severity for name in ("upkeep_lag", "cron_jobs")} == {"ok"}
@@ -479,9 +465,6 @@ def test_the_login_of_the_jobs_has_to_be_able_to_do_the_upkeep(cron_conn: Connec
         run(cron_conn, verbs.install_cron(role))
 
 
-# Who holds back VACUUM ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def role(cluster: Cluster) -> Iterator[str]:
     """The name of a role that is no superuser, gone after the test with all it owns in any database."""
@@ -548,14 +531,6 @@ def test_a_snapshot_is_a_warning_first_and_critical_after_twelve_times_as_long(
     assert check(conn, "held_snapshot", held_for=age / 12).severity == "critical"
 
 
-def test_a_writer_that_is_idle_in_its_transaction_holds_back_vacuum_too(
-    conn: Connection, connect: Callable[..., Connection]
-) -> None:
-    writer = connect(autocommit=False, application_name="forgotten psql")
-    writer.execute("SELECT pg_current_xact_id()")
-    assert "application forgotten psql" in check(conn, "held_snapshot", held_for=AT_ONCE).finding
-
-
 def test_a_snapshot_in_another_database_does_not_hold_back_ours(conn: Connection, empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn) as other:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -581,21 +556,17 @@ def test_an_owner_who_may_not_see_other_sessions_says_so_and_what_to_grant(
 
 
 @pytest.fixture(scope="module")
-def wide_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
+def wide_dsn(another_cluster: Callable[..., Cluster]) -> str:
     """The URI of a database on a durable server with prepared transactions and logical slots."""
-    cluster = Cluster(fleeting_place() / "wide", kind=request.config.getoption("--pg"))
-    try:
-        cluster.start()
-        with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
-            conn.execute("ALTER SYSTEM SET max_prepared_transactions = 2")
-            conn.execute("ALTER SYSTEM SET wal_level = logical")
-        cluster.restart()
-        dsn = cluster.create_database("wide")
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            migrate(conn)
-        yield dsn
-    finally:
-        cluster.destroy()
+    cluster = another_cluster("wide", durable=True)
+    with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+        conn.execute("ALTER SYSTEM SET max_prepared_transactions = 2")
+        conn.execute("ALTER SYSTEM SET wal_level = logical")
+    cluster.restart()
+    dsn = cluster.create_database("wide")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        migrate(conn)
+    return dsn
 
 
 @pytest.fixture
@@ -656,39 +627,35 @@ def test_a_standby_that_holds_back_vacuum_is_named(wide: Connection, wide_dsn: s
     standby.finish()
 
 
-# Room -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def many_dead(conn: Connection) -> Connection:
-    """A session to a database whose table of messages has 30,000 dead row versions and no autovacuum."""
+def leave_dead(conn: Connection) -> None:
+    """Leave 30,000 dead row versions in the table of messages, and no autovacuum."""
     conn.execute("ALTER TABLE messages.message_rows SET (autovacuum_enabled = off)")
     conn.execute("SELECT messages.publish_batch('default', (SELECT jsonb_agg(n) FROM generate_series(1, 30000) n))")
     conn.execute("DELETE FROM messages.message")
     conn.execute("SELECT pg_stat_force_next_flush()")
-    return conn
 
 
-def test_dead_versions_are_counted_with_sizes_and_last_vacuum_and_vacuum_fixes(many_dead: Connection) -> None:
-    found = check(many_dead, "dead_tuples")
+def test_dead_versions_are_counted_with_sizes_and_last_vacuum_and_vacuum_fixes(conn: Connection) -> None:
+    leave_dead(conn)
+    found = check(conn, "dead_tuples")
     assert found.severity == "warning"
     assert re.match(
         r"dead versions: 30000; messages: about 0; table \d+ kB, indexes \d+ kB, .* per message; last VACUUM never",
         found.finding,
     )
-    fix(many_dead, found.fix)
-    fixed = check(many_dead, "dead_tuples")
+    fix(conn, found.fix)
+    fixed = check(conn, "dead_tuples")
     assert fixed.severity == "ok"
     assert re.search(r"^dead versions: 0; .* last VACUUM 00:00:\d\d ago$", fixed.finding)
 
 
 def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
-    conn: Connection, connect: Callable[..., Connection], request: pytest.FixtureRequest
+    conn: Connection, connect: Callable[..., Connection]
 ) -> None:
     reader = connect(autocommit=False)
     reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     reader.execute("SELECT 1")
-    request.getfixturevalue("many_dead")
+    leave_dead(conn)
     held, dead = check(conn, "held_snapshot", held_for=AT_ONCE), check(conn, "dead_tuples")
     assert "end that first" in dead.finding
     fix(conn, dead.fix)
@@ -699,18 +666,19 @@ def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
     assert check(conn, "dead_tuples").severity == "ok"
 
 
-def test_an_index_far_larger_than_its_messages_is_named_and_reindex_fixes(many_dead: Connection) -> None:
-    many_dead.execute("VACUUM (ANALYZE) messages.message_rows")
-    assert check(many_dead, "index_bloat").severity == "ok"
-    severity, finding, found_fix = internal(many_dead, "health_index_bloat", smallest=500000)
+def test_an_index_far_larger_than_its_messages_is_named_and_reindex_fixes(conn: Connection) -> None:
+    leave_dead(conn)
+    conn.execute("VACUUM (ANALYZE) messages.message_rows")
+    assert check(conn, "index_bloat").severity == "ok"
+    severity, finding, found_fix = internal(conn, "health_index_bloat", smallest=500000)
     assert severity == "warning"
     assert re.match(
         r"largest index of messages.message: message_\w+ with \d+ kB, \d+ bytes per message; messages: about 1", finding
     )
     while found_fix:
         assert found_fix.startswith("SET statement_timeout = 0; REINDEX INDEX CONCURRENTLY messages.message_")
-        fix(many_dead, found_fix)
-        severity, finding, found_fix = internal(many_dead, "health_index_bloat", smallest=500000)
+        fix(conn, found_fix)
+        severity, finding, found_fix = internal(conn, "health_index_bloat", smallest=500000)
     assert severity == "ok"
 
 
@@ -730,9 +698,6 @@ def test_a_listener_in_an_open_transaction_that_fills_the_notification_queue_is_
     # What moves the tail of the queue on is the next that notifies or listens.
     fix(conn, "NOTIFY new_message; LISTEN new_message; UNLISTEN new_message")
     assert internal(conn, "health_notify_queue", full_at=0)[0] == "ok"
-
-
-# The archive and what is remembered -----------------------------------------------------------------------------------
 
 
 def drop_partitions(conn: Connection, *times: str) -> None:
@@ -870,11 +835,11 @@ LATE = """
 """
 UNDIVIDED: dict[str, tuple[Callable[[Connection], object], str]] = {
     "dead_tuples": (
-        lambda conn: None,
+        leave_dead,
         "LOCK TABLE messages.message_rows IN SHARE UPDATE EXCLUSIVE MODE",
     ),
     "index_bloat": (
-        lambda conn: conn.execute("VACUUM (ANALYZE) messages.message_rows"),
+        lambda conn: (leave_dead(conn), conn.execute("VACUUM (ANALYZE) messages.message_rows")),
         "LOCK TABLE messages.message_rows IN SHARE UPDATE EXCLUSIVE MODE",
     ),
     "wraparound": (
@@ -894,9 +859,9 @@ UNDIVIDED: dict[str, tuple[Callable[[Connection], object], str]] = {
 
 @pytest.mark.parametrize("name", UNDIVIDED)
 def test_a_fix_that_takes_long_ends_under_a_statement_timeout(
-    many_dead: Connection, connect: Callable[..., Connection], name: str
+    conn: Connection, connect: Callable[..., Connection], name: str
 ) -> None:
-    conn, (damage, held) = many_dead, UNDIVIDED[name]
+    damage, held = UNDIVIDED[name]
     conn.execute("SELECT messages.upkeep()")
     damage(conn)
     limits = {"smallest": 500000} if name == "index_bloat" else {}
@@ -911,9 +876,6 @@ def test_a_fix_that_takes_long_ends_under_a_statement_timeout(
         holder.rollback()
         fixed.result()
     assert internal(conn, f"health_{name}", **limits)[0] == "ok" or name == "index_bloat"
-
-
-# Settings -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -973,9 +935,6 @@ def test_published_tables_whose_rows_cannot_be_told_apart_are_named_and_fixed(co
     while (found := check(conn, "copy")).severity != "ok":
         assert re.match(r"publication copied has table (message_archive|timer)\w*, which has no replica", found.finding)
         fix(conn, found.fix)
-
-
-# Messages that wait ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("result", ["rejected", "failed"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
 from tests.core.upkeep.test_health import check, fix
 from tests.core.upkeep.test_schedules import only
 from tests.waiting import until
-from tools.postgres import Cluster, fleeting_place
+from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 pytestmark = pytest.mark.cron
@@ -61,21 +61,15 @@ def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_co
 
 
 @pytest.fixture
-def of_its_own(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def of_its_own(another_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster of this test alone, whose pg_cron runs jobs in background workers."""
-    cluster = Cluster(
-        fleeting_place() / "launcher", kind=request.config.getoption("--pg"), durable=False, cron_database="shop"
-    )
-    try:
-        cluster.start()
-        with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
-            conn.execute("ALTER SYSTEM SET cron.use_background_workers = on")
-        with psycopg.connect(cluster.create_database("shop"), autocommit=True) as conn:
-            migrate(conn)
-        cluster.restart()
-        yield cluster
-    finally:
-        cluster.destroy()
+    cluster = another_cluster("launcher", cron_database="shop")
+    with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+        conn.execute("ALTER SYSTEM SET cron.use_background_workers = on")
+    with psycopg.connect(cluster.create_database("shop"), autocommit=True) as conn:
+        migrate(conn)
+    cluster.restart()
+    return cluster
 
 
 def test_a_launcher_that_died_is_critical_and_airflow_does_the_upkeep_until_the_server_restarts(

@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core.quantity import quantity, seen
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
-LONG = 30_000
+LONG = 12_000
 
 
 def fill(conn: Connection, number: int = LONG, *, queues: int = 1, one_in: int = 0) -> None:
@@ -61,7 +61,6 @@ def test_of_a_long_queue_people_see_what_was_counted_and_programs_what_the_plann
     assert quick.leased == len(leased) == exact.leased
     assert f"{quick.seen('depth'):,} {quick.seen('leased'):,}" == "10,000+ 300+"
     assert quick.oldest_age is not None
-    assert exact.oldest_age is not None
     assert abs(quick.oldest_age - exact.oldest_age) < timedelta(minutes=1)
 
 
@@ -93,7 +92,6 @@ def test_the_oldest_ready_message_of_a_long_queue_is_found_in_any_priority(conn:
     fill(conn)
     (found,) = run(conn, verbs.status("orders"))
     assert found.depth > 10_000
-    assert found.oldest_age is not None
     assert found.oldest_age > timedelta(hours=1)
 
 

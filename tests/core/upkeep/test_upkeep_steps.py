@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from airflow_provider_pgqueue.core.message import Finding
+from tests.core.upkeep.test_health import check
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -66,11 +66,6 @@ WAYS: dict[str, tuple[str, str | None]] = {
 }
 
 
-def upkeep_steps(conn: Connection) -> Finding:
-    (found,) = [one for one in run(conn, verbs.health()) if one.check_name == "upkeep_steps"]
-    return found
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_the_upkeep_goes_on_beside_what_fails(conn: Connection, queue: Queue, way: str) -> None:
     statement, step = WAYS[way]
@@ -92,8 +87,8 @@ def test_the_upkeep_goes_on_beside_what_fails(conn: Connection, queue: Queue, wa
     assert conn.execute("SELECT count(*) FROM messages.upkeep_run").fetchone() == (1,)
     failing = {row[0] for row in conn.execute("SELECT step FROM messages.upkeep_failure")}
     assert failing == ({step} if step else set())
-    assert upkeep_steps(conn).severity == ("warning" if step else "ok")
-    assert (step or "") in upkeep_steps(conn).finding
+    assert check(conn, "upkeep_steps").severity == ("warning" if step else "ok")
+    assert (step or "") in check(conn, "upkeep_steps").finding
 
 
 def test_everything_works_under_a_publication_of_all_tables(conn: Connection, queue: Queue) -> None:
@@ -139,12 +134,12 @@ def test_a_failure_that_does_not_come_again_is_forgotten(conn: Connection) -> No
         "INSERT INTO messages.upkeep_failure"
         " SELECT 'look_at_next', 'q' || n, 'P0001', 'no' FROM generate_series(1, 7) n"
     )
-    assert upkeep_steps(conn).finding.endswith("; and 2 more in messages.upkeep_failure")
+    assert check(conn, "upkeep_steps").finding.endswith("; and 2 more in messages.upkeep_failure")
     run(conn, verbs.upkeep())
-    assert upkeep_steps(conn).severity == "warning"
+    assert check(conn, "upkeep_steps").severity == "warning"
     conn.execute("UPDATE messages.upkeep_failure SET failed_at = now() - interval '3 hours'")
     run(conn, verbs.upkeep())
-    assert upkeep_steps(conn).severity == "ok"
+    assert check(conn, "upkeep_steps").severity == "ok"
 
 
 def test_a_statement_timeout_that_is_too_short_for_all_queues_leaves_some_to_the_next_upkeep(

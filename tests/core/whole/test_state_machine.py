@@ -118,8 +118,6 @@ class Verbs(RuleBasedStateMachine):
             run(self.conn, verbs.drop_queue(queue, force=True))
         self.conn.execute("DELETE FROM messages.message_archive")
 
-    # What the model knows ---------------------------------------------------------------------------------------------
-
     def of(self, queue: str) -> list[Item]:
         return [item for item in self.live.values() if item.queue == queue]
 
@@ -181,8 +179,6 @@ class Verbs(RuleBasedStateMachine):
         """Let a look and a count be due, as they are after a while."""
         self.conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
         self.conn.execute("UPDATE messages.depth SET counted_at = '-infinity'")
-
-    # Publishing -------------------------------------------------------------------------------------------------------
 
     @rule(
         queue=st.sampled_from(sorted(QUEUES)),
@@ -299,8 +295,6 @@ class Verbs(RuleBasedStateMachine):
             [queue, key],
         )
         self.dedup.pop((queue, key), None)
-
-    # Taking -----------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.live)
     @rule(
@@ -421,8 +415,6 @@ class Verbs(RuleBasedStateMachine):
         )
         item.lease, item.token = "held", None
 
-    # Finishing --------------------------------------------------------------------------------------------------------
-
     def some(self, token: int, ids: Sequence[int]) -> tuple[UUID, list[int]]:
         """Return a token that was once given out, and some messages: those of its lease first, then others."""
         holding = list(dict.fromkeys(item.token for item in self.live.values() if item.token))
@@ -522,8 +514,6 @@ class Verbs(RuleBasedStateMachine):
                 # One that was published with a delay has the place of its end.
                 item.in_line, item.delayed = item.in_line and not item.delayed, bool(delay)
 
-    # Time -------------------------------------------------------------------------------------------------------------
-
     @precondition(lambda self: any(item.lease == "held" for item in self.live.values()))
     @rule(pick=st.integers(0, 1000), then=st.sampled_from(["nothing", "lease", "lease", "consume"]))
     def a_lease_ends(self, pick: int, then: str) -> None:
@@ -601,8 +591,6 @@ class Verbs(RuleBasedStateMachine):
         for queue in QUEUES:
             self.look(queue)
 
-    # Dead messages ----------------------------------------------------------------------------------------------------
-
     @precondition(lambda self: self.dead())
     @rule(
         queue=st.sampled_from([None, None, *sorted(QUEUES)]),
@@ -618,7 +606,6 @@ class Verbs(RuleBasedStateMachine):
         for message in found:
             item = self.archive[message.id]
             assert (message.result, message.attempts, message.body) == (item.result, item.attempts, item.body)
-            assert message.lock_token
             item.dead_token = message.lock_token
             self.tokens.append(message.lock_token)
         if then == "lease again":
@@ -708,8 +695,6 @@ class Verbs(RuleBasedStateMachine):
             if how == "dismiss":
                 item.result = None
 
-    # Queues -----------------------------------------------------------------------------------------------------------
-
     @precondition(lambda self: len(self.live) > 4)
     @rule(queue=st.sampled_from(sorted(QUEUES)))
     def pause(self, queue: str) -> None:
@@ -729,8 +714,6 @@ class Verbs(RuleBasedStateMachine):
             del self.live[item.id]
         ids = {item.id for item in gone}
         self.dedup = {key: id_ for key, id_ in self.dedup.items() if id_ not in ids}
-
-    # The whole state --------------------------------------------------------------------------------------------------
 
     def reconcile(self) -> None:
         """Let the model follow a look that may have happened."""

@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.core import (
 from airflow_provider_pgqueue.core import connect as connect_
 from airflow_provider_pgqueue.core.connection import parameters
 from airflow_provider_pgqueue.core.errors import MessageTooLarge, translate
+from tests.core.consumer.test_worker import working
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -56,21 +57,16 @@ def test_a_worker_waits_for_a_server_that_can_write(
     run(conn, verbs.publish(queue("orders"), 1))
     set_read_only(conn, "on")
     worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=lambda message: None))
-    thread = threading.Thread(target=worker.run)
-    thread.start()
 
     def refused() -> list[float]:
         texts = [record.getMessage() for record in caplog.records if "the server is read-only" in record.getMessage()]
         assert all("target_session_attrs=read-write; next try" in text for text in texts)
         return [float(found[1]) for text in texts if (found := re.search(r"next try in ([\d.]+) s", text))]
 
-    try:
+    with working(worker):
         until(lambda: len(refused()) >= 3, what="three tries")
         set_read_only(conn, "off")
         until(lambda: archived(conn), what="the message to be archived")
-    finally:
-        worker.stop()
-        thread.join(30)
     assert refused()[2] >= 1.0  # the pauses grow, although each try connects
     assert "lost the connection" not in caplog.text
     assert "Traceback" not in caplog.text
@@ -184,16 +180,10 @@ def test_a_worker_outlives_a_transaction_that_has_its_message(
         def hold(message: Message) -> None:
             holder.execute("SELECT FROM messages.message_rows WHERE id = %s FOR UPDATE", [message.id])
 
-        worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=hold))
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        try:
+        with working(Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=hold))) as worker:
             until(lambda: "raise lock_timeout" in caplog.text)
             holder.rollback()
             until(lambda: archived(conn))
-        finally:
-            worker.stop()
-            thread.join(30)
     assert worker.counts == {"success": 1}
 
 
