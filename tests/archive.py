@@ -40,6 +40,15 @@ def make_partition(conn: Connection, days_ago: int, rows: int = 0, *, days: int 
     return name
 
 
+def cut(conn: Connection, partition: str, chunks: int) -> None:
+    """Let an export cut a partition into so many chunks: as if its pages had 250,000 messages for each."""
+    table = f"messages.{partition}"
+    # What PostgreSQL knows of the partition must stay as it is here.
+    conn.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+    conn.execute(f"ANALYZE {table}".encode())
+    conn.execute("UPDATE pg_class SET reltuples = 250000 * %s WHERE oid = %s::regclass", [chunks, table])
+
+
 def die(conn: Connection, partition: str) -> int:
     """Put a dead message in the partition without a remedy; return its id."""
     (id_,) = conn.execute(
@@ -82,3 +91,11 @@ def manifest_of(target: Path, name: str) -> str:
 
 def exists(conn: Connection, name: str) -> bool:
     return conn.execute("SELECT to_regclass('messages.' || %s) IS NOT NULL", [name]).fetchone() == (True,)
+
+
+def damage(file: Path) -> None:
+    """Change a byte of the ids in a file."""
+    ids = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    content = bytearray(file.read_bytes())
+    content[ids.data_page_offset + ids.total_compressed_size // 2] ^= 0xFF
+    file.write_bytes(content)

@@ -12,7 +12,6 @@ from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.plugins import page
-from airflow_provider_pgqueue.tasks.links import PgQueueLink
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]
@@ -52,7 +51,3 @@ def test_the_login_is_below_the_path_of_airflow_and_leads_back(
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
     known = page.login_address(f"{root}/pgqueue/queues/orders?span=week")
     assert known == f"{root}/api/v2/auth/login?next={quote(root, safe='')}%2Fpgqueue%2Fqueues%2Forders%3Fspan%3Dweek"
-
-
-def test_the_link_is_a_class_that_airflow_may_load() -> None:
-    assert PgQueueLink().name == "Messages"

@@ -11,7 +11,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.sinks import collector, metrics_of, statsd
+from tests.sinks import collector, statsd
 
 PROGRAM = Path(__file__).with_name("task_program.py")
 Queue = Callable[..., str]
@@ -51,21 +51,6 @@ def test_statsd_gets_each_metric(conn_id: str, queue: Queue) -> None:
     assert {name.removeprefix("pgqueue.") for name, some in found.items() if some[0][0].endswith("|g")} >= GAUGES
     ours = [(name, tags) for name, some in found.items() if name.startswith("pgqueue") for _, tags in some]
     assert all(tags.startswith("queue=") for _, tags in ours), ours
-
-
-def test_an_opentelemetry_collector_gets_each_metric(conn_id: str, queue: Queue) -> None:
-    queue("orders")
-    with collector() as (port, got):
-        run_program(otel_on=True, otel_host="127.0.0.1", otel_port=port)
-    metrics = {name: some[-1] for name, some in metrics_of(got).items()}
-    for name, number in COUNTERS.items():
-        (point,) = metrics[name].sum.data_points
-        assert (point.as_int or point.as_double) == number, name
-        assert {one.key: one.value.string_value for one in point.attributes} == {"queue": "orders"}
-    for name, number in TIMERS.items():
-        (histogram,) = metrics[name].exponential_histogram.data_points
-        assert histogram.count == number, name
-    assert {f"pgqueue.{name}" for name in GAUGES} <= metrics.keys()
 
 
 def test_the_span_of_a_handler_is_a_child_of_the_span_that_published(conn_id: str, queue: Queue) -> None:

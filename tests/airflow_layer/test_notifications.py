@@ -154,17 +154,16 @@ def test_the_scheduler_and_the_api_server_never_wait_for_the_state_of_a_task(
     until(lambda: [body["state"] for body in bodies(conn)] == ["success", "skipped", "failed"])
 
 
-@pytest.mark.parametrize(
-    ("patterns", "wanted"),
-    [("", "ab"), ("a", "a"), ("!a", "b"), ("*,!b", "a"), ("!*,b", "b"), ("c*", "")],
-)
 def test_patterns_choose_the_dags(
-    conn_id: str, queue: Queue, conn: Connection, configured: Callable[..., None], patterns: str, wanted: str
+    conn_id: str, queue: Queue, conn: Connection, configured: Callable[..., None]
 ) -> None:
-    configured(states_queue=queue("states"), states_of="task", states_dags=patterns)
-    for dag_id in "ab":
-        state_listener.on_task_instance_skipped(None, a_task(dag_id))
-    assert "".join(body["dag_id"] for body in bodies(conn)) == wanted
+    queue("states")
+    for patterns, wanted in (("", "ab"), ("a", "a"), ("!a", "b"), ("*,!b", "a"), ("!*,b", "b"), ("c*", "")):
+        configured(states_queue="states", states_of="task", states_dags=patterns)
+        for dag_id in "ab":
+            state_listener.on_task_instance_skipped(None, a_task(dag_id))
+        assert "".join(body["dag_id"] for body in bodies(conn)) == wanted, patterns
+        conn.execute("DELETE FROM messages.message")
 
 
 def test_nothing_is_published_unless_a_queue_is_named(

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.errors import ScheduleNotFound
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
@@ -62,19 +61,6 @@ def test_the_upkeep_operator_publishes_what_is_due_where_there_is_no_pg_cron(
     done = run(PgQueueUpkeepOperator(task_id="upkeep", skip_if_pg_cron=True))
     assert (done["scheduled"], done["archived"]) == (1, 0)
     assert conn.execute("SELECT message FROM messages.message").fetchall() == [({"n": 1},)]
-
-
-def test_the_hook_has_every_verb_of_schedules(conn_id: str, queue: Queue) -> None:
-    hook = PgQueueHook(conn_id)
-    assert hook.run(verbs.schedule("s", "@daily", queue("orders"), None, headers={"h": 1}))
-    hook.run(verbs.pause_schedule("s"))
-    assert [schedule.paused for schedule in hook.run(verbs.schedules())] == [True]
-    hook.run(verbs.resume_schedule("s"))
-    assert [schedule.paused for schedule in hook.run(verbs.schedules())] == [False]
-    assert hook.run(verbs.run_schedules()) == 0
-    hook.run(verbs.unschedule("s"))
-    with pytest.raises(ScheduleNotFound):
-        hook.run(verbs.unschedule("s"))
 
 
 def test_the_example_declares_its_schedule(conn_id: str, queue: Queue, run: Run) -> None:

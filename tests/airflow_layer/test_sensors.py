@@ -94,13 +94,15 @@ def test_a_dead_message_sensor_sees_its_results_only_and_nothing_that_is_held(
         run(PgQueueDeadMessageSensor(task_id="held", queue_name="orders"))
 
 
-def test_without_a_triggerer_a_sensor_polls(conn_id: str, queue: Queue, run: Run) -> None:
-    sensor = PgQueueMessageSensor(
-        task_id="wait", queue_name=queue("orders"), deferrable=False, poke_interval=0.01, timeout=0.05
-    )
-    with pytest.raises(AirflowSensorTimeout):
+def test_without_a_triggerer_a_sensor_polls_and_names_queue_filter_and_time_when_that_is_over(
+    conn_id: str, queue: Queue, run: Run
+) -> None:
+    waits: dict[str, Any] = {"deferrable": False, "poll_interval": 0.01, "timeout": 0.05}
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name=queue("orders"), topic="a.*", **waits)
+    said = r"queue 'orders' \(topic='a\.\*'\) until the timeout of 0:00:00\.05"
+    with pytest.raises(AirflowSensorTimeout, match=said):
         run(sensor)
-    PgQueueHook(conn_id).publish("orders", 1)
+    PgQueueHook(conn_id).publish("orders", 1, topic="a.b")
     assert json.loads(run(sensor))["ready"] == 1
 
 
@@ -223,12 +225,6 @@ def test_a_sensor_that_is_not_deferrable_looks_every_poll_interval(conn_id: str)
     assert sensor.poke_interval == 7
     sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", deferrable=False, poke_interval=3)
     assert sensor.poke_interval == 3
-
-
-def test_a_sensor_may_be_mapped(conn_id: str) -> None:
-    with DAG("mapped", schedule=None):
-        PgQueueMessageSensor.partial(task_id="wait", retries=0).expand(queue_name=["a", "b"])
-        PgQueueDeadMessageSensor.partial(task_id="dead").expand(queue_name=["a", "b"])
 
 
 @pytest.mark.parametrize("ending", [{}, *ENDS], ids=lambda ending: next(iter(ending), "nothing"))

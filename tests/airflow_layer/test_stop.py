@@ -186,12 +186,6 @@ def test_a_task_with_nothing_to_do_and_one_that_rejects_do_not_fail(conn_id: str
     assert run(task(apply_function=handle, on_error={KeyError: Rejected})) == {"rejected": 1}
 
 
-@pytest.mark.parametrize("limit", [0, -1, 0.0, 1.5, True, "1"])
-def test_a_limit_that_is_none_is_refused_when_the_dag_is_parsed(limit: Any) -> None:
-    with pytest.raises(InvalidArgument, match="fail_on_failed"):
-        task(apply_function=print, fail_on_failed=limit)
-
-
 class Beaten:
     """A lock that somebody else gets first: at the n-th time, an act comes before whoever asks for it."""
 

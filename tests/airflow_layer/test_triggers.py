@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue.core import Failed, InvalidArgument, Rejected, migrate, run, verbs
+from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import dispatch, doorbell, hub, watch
 from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTrigger
@@ -70,11 +70,6 @@ def test_a_trigger_opens_nothing_before_it_runs() -> None:
     assert PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="nowhere").queue_name == "orders"
 
 
-def test_common_messaging_finds_our_trigger_by_its_scheme() -> None:
-    wrapped = MessageQueueTrigger(scheme="pgqueue", queue_name="orders", min_messages=3)
-    assert wrapped.serialize() == PgQueueMessageTrigger(queue_name="orders", min_messages=3).serialize()
-
-
 def test_a_waiting_task_is_ended_with_the_doorbell_as_its_result(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish_batch(queue("orders"), ["{{ secret }}", "secret"])
     (event,) = within(20, take(as_task(PgQueueMessageTrigger(queue_name="orders", end_task=True)), 2))
@@ -99,13 +94,6 @@ def test_fewer_messages_than_asked_for_are_waited_for_until_max_wait(conn_id: st
     (event,) = within(20, take(trigger))
     assert event.payload["ready"] == 1
     assert 1.0 <= event.payload["oldest_age"] < 10
-
-
-def test_a_watcher_rings_again_while_work_remains(conn_id: str, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_GAP", 0.05)
-    PgQueueHook(conn_id).publish(queue("orders"), 1)
-    events = within(20, take(PgQueueMessageTrigger(queue_name="orders", ring_every=0.05, poll_interval=300), 3))
-    assert [event.payload["ready"] for event in events] == [1, 1, 1]
 
 
 def test_a_watcher_survives_a_failure_that_somebody_mends(
@@ -147,17 +135,6 @@ def test_a_watcher_that_started_before_the_set_up_says_so_once_and_tries_again_a
     # After eight growing pauses it would be at 6.4 s.
     within(10, try_often())
     assert caplog.text.count("cannot watch queue orders") == 1
-
-
-def test_a_dead_message_trigger_rings_for_its_results_only(conn_id: str, queue: Queue) -> None:
-    hook = PgQueueHook(conn_id)
-    hook.publish_batch(queue("orders"), [1, 2, 3])
-    with hook.lease("orders", max_messages=3) as lease:
-        lease.settle({lease[0]: Failed("broken"), lease[1]: Rejected("invalid"), lease[2]: None})
-    trigger = as_task(PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]))
-    (event,) = within(20, take(trigger))
-    assert event.payload.keys() == {"queue_name", "waiting", "newest_id", "oldest_age", "causes"}
-    assert event.payload["waiting"] == 1
 
 
 def test_tasks_do_not_share_a_stream_and_equal_watchers_do() -> None:

@@ -1,16 +1,17 @@
-"""The export without Spark: what is in the files, what is dropped, and what a crash leaves.
+"""The export of the archive: what is in the files, what a further one does, and what a crash leaves.
 
-What both ways have in common is tested in tests/spark/test_export.py.
+It is here that of threads; tests/spark/test_export.py shows that tasks of Spark do the same.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -18,32 +19,23 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied, progress, run, verbs
-from airflow_provider_pgqueue.core.errors import ExportError, SchemaMissing
-from airflow_provider_pgqueue.export import chunk, export_archive, export_files, exported_queues
+from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied, progress
+from airflow_provider_pgqueue.core.errors import ExportDiffers, ExportError, SchemaMissing
+from airflow_provider_pgqueue.export import chunk, export_archive, export_files, exported_queues, exporter
 from airflow_provider_pgqueue.export.export import Threads
-from tests.archive import change, die, exists, files, ids_in_data, make_partition, rows_in_archive
+from airflow_provider_pgqueue.export.target import Target
+from tests.archive import change, cut, exists, files, ids_in_data, make_partition, manifest_of, rows_in_archive
 from tests.core.roles.test_roles import logins
-from tests.export.conftest import Export
+from tests.export.conftest import Export, changing, rows_in_export
 from tests.test_docs import of_page
 from tests.waiting import until
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
-FOLDERS = pa.schema([("queue_name", pa.string()), ("result", pa.string()), ("date", pa.date32())])
-
-
-def rows_in_export(target: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of the files that a manifest names, in the order of their columns in the archive."""
-    table = ds.dataset(export_files(str(target)), partitioning=ds.partitioning(FOLDERS, flavor="hive")).to_table()
-    names = table.schema.names
-    at = names.index("requeues") + 1
-    columns = [*names[:at], "queue_name", "result", *names[at:-3], "date"]
-    return [tuple(row.values()) for row in table.select(columns).sort_by("id").to_pylist()]
 
 
 # What is done ---------------------------------------------------------------------------------------------------------
@@ -72,6 +64,33 @@ def test_the_archive_is_exported_dropped_and_the_next_export_skips_it(
     assert (again["skipped"], again["exported"], again["rows"]) == ([name], [], 0)
 
 
+def test_the_files_lie_by_queue_result_and_day(conn: Connection, target: Path, do: Export) -> None:
+    name = make_partition(conn, 40, 400, days=2)
+    do()
+    folders = r"queue_name=(orders|returns)/result=(success|failed|rejected)/date=\d{4}-\d\d-\d\d"
+    pattern = rf"data/{folders}/{name}-\d{{5}}-[0-9a-f]{{32}}.parquet"
+    *data, manifest = sorted(files(target), key=lambda path: path.startswith("_"))
+    assert manifest == f"_manifests/{name}.json"
+    assert [path for path in data if not re.fullmatch(pattern, path)] == []
+    table = pq.read_table(target / "data")
+    assert {str(day) for day in table["date"].to_pylist()} == {str(row[-1]) for row in rows_in_archive(conn, name)}
+
+
+def test_a_partition_without_messages_is_exported_and_dropped(conn: Connection, target: Path, do: Export) -> None:
+    name = make_partition(conn, 40)
+    assert (do(drop=True)["dropped"], exists(conn, name), files(target)) == ([name], False, [f"_manifests/{name}.json"])
+
+
+def test_columns_without_a_value_are_in_the_files_and_in_the_checksum(
+    conn: Connection, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 20)
+    change(conn, name, "UPDATE {} SET details = NULL, handled_by = NULL, leased_at = NULL, headers = NULL")
+    expected = rows_in_archive(conn, name)
+    assert do(drop=True)["dropped"] == [name]
+    assert rows_in_export(target) == expected
+
+
 def test_an_export_that_finds_everything_done_writes_nothing(conn: Connection, target: Path, do: Export) -> None:
     name = make_partition(conn, 40, 1000)
     do()
@@ -80,27 +99,117 @@ def test_an_export_that_finds_everything_done_writes_nothing(conn: Connection, t
     assert {path: (target / path).stat().st_mtime_ns for path in files(target)} == before
 
 
-def test_what_changed_is_exported_again(conn: Connection, target: Path, do: Export) -> None:
-    name = make_partition(conn, 40, 1000)
+@pytest.mark.parametrize("damage", ["cut", "changed", "a file is gone", "a file is cut"])
+def test_a_damaged_export_is_noticed_and_done_again(conn: Connection, target: Path, do: Export, damage: str) -> None:
+    name = make_partition(conn, 40, 100)
     do()
-    change(conn, name, "UPDATE {} SET details = 'changed' WHERE id % 2 = 0")
+    manifest = target / "_manifests" / f"{name}.json"
+    file = next(target.rglob("*.parquet"))
+    match damage:
+        case "cut":
+            manifest.write_text(manifest.read_text()[:-100])
+        case "changed":
+            manifest.write_text(manifest.read_text().replace('"rows": 100', '"rows": 101'))
+        case "a file is gone":
+            file.unlink()
+        case "a file is cut":
+            file.write_bytes(file.read_bytes()[:-1])
+    if damage in ("cut", "changed"):
+        with pytest.raises(ExportError, match=rf"manifest _manifests/{name}.json is damaged. Export"):
+            export_files(str(target))
     assert do()["exported"] == [name]
     assert rows_in_export(target) == rows_in_archive(conn, name)
-    assert len(ids_in_data(target)) == 1000
+    assert len(ids_in_data(target)) == 100
 
 
-def test_a_dead_message_without_a_remedy_keeps_its_partition(
-    conn: Connection, do: Export, queue: Callable[..., str]
-) -> None:
+def test_a_manifest_of_a_newer_version_is_neither_read_nor_replaced(conn: Connection, target: Path, do: Export) -> None:
     name = make_partition(conn, 40, 10)
-    queue("orders")
-    dead = die(conn, name)
-    done = do(drop=True)
-    assert (done["exported"], done["dropped"]) == ([name], [])
-    assert "Requeue or dismiss them" in done["kept"][name]
-    (leased,) = run(conn, verbs.lease_dead("orders"))
-    run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
-    assert do(drop=True)["dropped"] == [name]
+    do()
+    newer = json.dumps(json.loads(manifest_of(target, name)) | {"format": 2, "checksum": "made in another way"})
+    (target / "_manifests" / f"{name}.json").write_text(newer)
+    for read in (lambda: do(drop=True), lambda: export_files(str(target))):
+        with pytest.raises(ExportError, match=rf"{name}.json has format 2; this version .* knows format 1\. Upgrade"):
+            read()
+    assert (manifest_of(target, name), len(ids_in_data(target)), exists(conn, name)) == (newer, 10, True)
+
+
+def test_what_no_manifest_names_is_not_read_and_is_removed(conn: Connection, target: Path, do: Export) -> None:
+    name = make_partition(conn, 40, 100)
+    do()
+    file = next(target.rglob("*.parquet"))
+    copy, foreign = (file.with_name(f"{name}-00099{end}.parquet") for end in (f"-{'0' * 32}", ""))
+    shutil.copy(file, copy)
+    foreign.touch()
+    paths = export_files(str(target))
+    assert paths == export_files(f"file://{target}/")
+    assert {Path(path).name for path in paths}.isdisjoint({copy.name, foreign.name})
+    assert do()["skipped"] == [name]
+    assert (copy.exists(), foreign.exists()) == (False, True)
+    foreign.unlink()
+    (target / "_manifests" / f"{name}.json").unlink()
+    do()
+    assert len(ids_in_data(target)) == 100
+
+
+def test_what_a_killed_export_left_of_a_partition_that_is_gone_is_removed(
+    conn: Connection, target: Path, do: Export
+) -> None:
+    names = [make_partition(conn, 40, 100), make_partition(conn, 30, 100)]
+    do(drop=True)
+    file = next(target.rglob(f"{names[0]}-*.parquet"))
+    shutil.copy(file, file.with_name(f"{names[0]}-00000-{'0' * 32}.parquet"))
+    only = next(target.rglob(f"{names[1]}-*.parquet"))
+    shutil.copy(only, only.with_name(f"{names[1]}-00000-{'0' * 32}.parquet"))
+    (target / "_manifests" / f"{names[1]}.json").write_text("{")
+    assert do()["exported"] == []
+    left = ids_in_data(target)
+    assert len(left) > len(set(left)) == 200  # nobody knows which files of the second count
+    assert [path.name for path in target.rglob(f"{names[0]}-*-{'0' * 32}.parquet")] == []
+
+
+def test_an_export_of_another_partition_of_the_same_name_is_not_overwritten(
+    conn: Connection, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 100)
+    expected = rows_in_archive(conn, name)
+    do(drop=True)
+    make_partition(conn, 40, 50)
+    with pytest.raises(ExportDiffers, match="Give another target"):
+        do()
+    assert rows_in_export(target) == expected
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {} SET details = 'moved' WHERE id % 3 = 0",
+        "UPDATE {} SET priority = priority WHERE id = (SELECT max(id) FROM {})",
+        "DELETE FROM {} WHERE id = (SELECT min(id) FROM {})",
+    ],
+)
+def test_what_changes_during_the_export_is_read_again(
+    conn: Connection,
+    target: Path,
+    do: Export,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+) -> None:
+    name = make_partition(conn, 40, 2000)
+    with changing(conn, name, monkeypatch, statement, times=1):
+        assert do()["exported"] == [name]
+    assert rows_in_export(target) == rows_in_archive(conn, name)
+    assert do()["skipped"] == [name]
+
+
+def test_a_partition_that_changes_all_the_time_is_not_exported(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 100)
+    change_one = "UPDATE {} SET details = 'changed' WHERE id = (SELECT min(id) FROM {})"
+    with changing(conn, name, monkeypatch, change_one, times=3), pytest.raises(ExportDiffers, match="during 3 exports"):
+        do()
+    assert files(target) == []
+    assert do()["exported"] == [name]
 
 
 def test_two_at_once_export_each_partition_once(conn: Connection, target: Path, do: Export) -> None:
@@ -159,17 +268,6 @@ def test_while_files_are_read_back_it_says_how_many_are_done(
 def test_arguments_out_of_range_are_refused(do: Export, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(options))):
         do(**options)
-
-
-def test_partitions_that_are_unknown_or_open_are_refused(conn: Connection, do: Export) -> None:
-    with pytest.raises(InvalidArgument, match="'message_archive_1999' does not exist"):
-        do(partitions=("message_archive_1999",))
-    (current,) = conn.execute(
-        "SELECT c.relname FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition::regclass"
-        " WHERE p.first_at <= now() AND p.end_at > now()"
-    ).fetchone() or ("",)
-    with pytest.raises(InvalidArgument, match="takes messages until"):
-        do(partitions=current)
 
 
 def test_a_target_that_cannot_be_written_drops_nothing(conn: Connection, tmp_path: Path, do: Export) -> None:
@@ -240,6 +338,51 @@ def test_after_an_error_no_chunk_is_begun() -> None:
     with pytest.raises(OSError, match="0"):
         Threads(1)(range(100), work)
     assert len(begun) < 100
+
+
+def test_of_two_attempts_at_each_chunk_one_is_exported_and_the_other_leaves_nothing(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 200)
+    cut(conn, name, 4)
+    export_chunk = exporter.export_chunk
+
+    def twice(*given: Any) -> Any:
+        lost, done = export_chunk(*given), export_chunk(*given)
+        assert lost[0].keys().isdisjoint(done[0])
+        return done
+
+    monkeypatch.setattr(exporter, "export_chunk", twice)
+    do()
+    assert rows_in_export(target) == rows_in_archive(conn, name)
+    assert ids_in_data(target) == [row[0] for row in rows_in_archive(conn, name)]
+    assert not (target / "_staging" / name).exists()
+
+
+def test_an_export_whose_session_broke_makes_nothing_valid(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 100)
+    older = rows_in_archive(conn, name)
+    do()
+    change(conn, name, "UPDATE {} SET details = 'changed'")
+    move = Target.move
+
+    def end_the_session_before(*arguments: Any) -> None:
+        conn.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'pgqueue export'"
+        )
+        move(*arguments)
+
+    monkeypatch.setattr(Target, "move", end_the_session_before)
+    with pytest.raises(ConnectionFailed, match="Run the export again"):
+        do(drop=True)
+    assert rows_in_export(target) == older
+    monkeypatch.undo()
+    assert do()["exported"] == [name]
+    assert rows_in_export(target) == rows_in_archive(conn, name)
+    assert len(ids_in_data(target)) == 100
 
 
 KILLED = """

@@ -23,11 +23,6 @@ def keep(message: Any) -> Any:
     return message.body
 
 
-def add_up(messages: Any) -> None:
-    """Expect numbers."""
-    sum(map(int, messages["message"].to_pylist()))
-
-
 def double(message: Any) -> Any:
     """Expect a number."""
     return int(message.body) * 2

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import click
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,7 +16,6 @@ from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain, register
 from airflow_provider_pgqueue.spark.__main__ import command, shuffle_locally
-from tools import ROOT
 
 JOBS = tuple(getattr(face, name) for name in command_line.PIPELINES)
 # What each job has.
@@ -98,6 +92,9 @@ def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
         ),
         (["triage", "--debug", "--since", "2026-01-01"], "is not a time with its zone"),
         (["replay", "--rate", "fast"], "'fast' is not a valid float"),
+        (["replay", "--results", "fine"], "'fine' is not one of"),
+        (["repair", "--function", "x:y", "--results", "success"], "'success' is not one of"),
+        (["export", "--drop"], "Missing option '--target'"),
         (["replays"], "No such command 'replays'"),
     ],
 )
@@ -122,23 +119,3 @@ def test_a_pyspark_of_another_version_than_its_spark_is_refused(
     fix = r"PySpark is 4\.1\.7 and its Spark is 4\.2\.0\. .*pip install .* pyspark==4\.1\.7 pyspark-client==4\.1\.7"
     with pytest.raises(PgQueueError, match=fix):
         begin(session, dsn=dsn, **given)
-
-
-def test_the_workers_of_a_local_spark_are_of_the_python_that_runs_the_pipeline(
-    dsn: str, conn: psycopg.Connection[Any]
-) -> None:
-    conn.execute(
-        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
-        " SELECT now() - interval '3 days', now() - interval '3 days', 'orders', 'success', '1'"
-    )
-    others = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1]", "reconcile"],
-        env=others | {"PATH": "/usr/bin:/bin", "PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["messages"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -74,6 +76,61 @@ def test_all_is_archived_once_with_the_name_of_the_task(share: NewShare, conn: C
     ]
 
 
+def test_a_function_sees_the_whole_message_and_every_digit_of_it(
+    share: NewShare, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    conn.execute(
+        "SELECT messages.publish('orders', '{\"n\": 1.2345678901234567890123}', reference => 'r', topic => 'shop.eu',"
+        " group_key => 'g', headers => '{\"h\": 1}')"
+    )
+
+    def see(messages: pa.Table) -> pa.Table:
+        (seen,) = messages.to_pylist()
+        seen["created_at"] = seen["created_at"].isoformat()
+        return pa.table({"id": [seen["id"]], "result": ["success"], "output": [json.dumps(seen)]})
+
+    share(see).run(0)
+    row = conn.execute("SELECT id, created_at, output FROM messages.message_archive").fetchone()
+    assert row is not None
+    assert json.loads(row[2].pop("headers")) == {"h": 1}
+    assert row[2] == {
+        "id": row[0],
+        "message": '{"n": 1.2345678901234567890123}',
+        "reference": "r",
+        "attempts": 1,
+        "topic": "shop.eu",
+        "group_key": "g",
+        "created_at": row[1].isoformat(),
+    }
+
+
+def test_a_task_leases_as_the_queue_says(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders", lease_for="100 seconds")
+    publish(conn, 10)
+    seen: list[Any] = []
+    lengths = "SELECT DISTINCT lock_expires_at - leased_at FROM messages.message"
+    share(lambda messages: seen.extend(conn.execute(lengths).fetchall())).run(0)
+    assert seen == [(timedelta(seconds=100),)]
+
+
+def test_bad_messages_at_the_head_of_a_queue_keep_no_task_from_its_end(
+    share: NewShare, conn: Connection, queue: Queue
+) -> None:
+    queue("orders", max_attempts=3, backoff_first="1 hour")
+    publish(conn, 400)
+
+    def pack(messages: pa.Table) -> None:
+        for number in map(int, messages["message"].to_pylist()):
+            if number < 50:
+                raise ValueError(f"no address in {number}")
+
+    for _ in range(3):
+        share(pack, batch_size=200, give_up_after=100).run(0)
+        conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
+    assert results(conn) == {"success": 350, "failed": 50}
+
+
 def test_what_is_raised_retried_or_cannot_be_kept_ends_its_own_message(
     share: NewShare, conn: Connection, queue: Queue
 ) -> None:
@@ -83,7 +140,7 @@ def test_what_is_raised_retried_or_cannot_be_kept_ends_its_own_message(
     def judge(messages: pa.Table) -> pa.Table:
         numbers = [int(message) for message in messages["message"].to_pylist()]
         if {7, 30, 31}.intersection(numbers):
-            raise ValueError("no order")
+            raise ValueError("no order \0")
         results = ["retry" if number == 60 else "rejected" if number % 10 == 5 else "success" for number in numbers]
         outputs = ["{" if number == 50 else '{"a": 1}' for number in numbers]
         return pa.table({"id": messages["id"], "result": results, "output": outputs})
@@ -92,6 +149,8 @@ def test_what_is_raised_retried_or_cannot_be_kept_ends_its_own_message(
     until(lambda: counts.update(share(judge).run(0)) or not left(conn))
     assert results(conn) == {"success": 85, "rejected": 10, "failed": 5}
     assert (counts["failed"], counts["retried"], counts["lost"]) == (5, 4, 0)
+    raised = "SELECT failure FROM messages.message_archive WHERE failure ->> 'error' = 'ValueError'"
+    assert ["in judge" in failure["traceback"] for (failure,) in conn.execute(raised)] == [True] * 3
 
 
 def test_a_broken_function_costs_few_attempts(share: NewShare, conn: Connection, queue: Queue) -> None:

@@ -70,74 +70,6 @@ def one_slow(messages):
     work(messages, 5 if 1 in map(int, messages["message"].to_pylist()) else 0.1)
 """
 
-# A driver that writes; the first attempt of a task does not end when it has staged, or published, its rows.
-SLOW_WRITER = """
-import time
-from pyspark import TaskContext
-from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.export.database import Database
-from airflow_provider_pgqueue.spark.source.data_source import data_source
-from airflow_provider_pgqueue.spark.source.writer import PartitionWriter, PublishOptions, PublishWriter
-
-class Slow:
-    def write(self, iterator):
-        task = TaskContext.get()
-        slow = task.partitionId() == 0
-        with self._stage.database.connect() as conn:
-            # The second attempt begins when the first one has done what it can do.
-            while slow and task.attemptNumber() > 0:
-                if conn.execute("SELECT FROM written WHERE writer = %s", [type(self).__name__]).rowcount:
-                    break
-                time.sleep(0.05)
-            done = super().write(iterator)
-            if slow and task.attemptNumber() == 0:
-                conn.execute("INSERT INTO written VALUES (%s)", [type(self).__name__])
-                time.sleep(600)
-        return done
-
-class SlowWriter(Slow, PublishWriter):
-    def commit(self, messages):
-        with self._stage.database.connect() as conn:
-            conn.execute("INSERT INTO staged SELECT count(DISTINCT attempt) FROM messages.publish_stage_1")
-        super().commit(messages)
-
-class SlowPartitionWriter(Slow, PartitionWriter):
-    pass
-
-class Source(data_source(Database())):
-    def writer(self, schema, overwrite):
-        options = PublishOptions.of(self.options, schema, overwrite=overwrite)
-        return (SlowPartitionWriter if options.commit_per == "partition" else SlowWriter)(self.database, options)
-
-spark = SparkSession.builder.getOrCreate()
-spark.dataSource.register(Source)
-frame = spark.range(0, 20, 1, 2).selectExpr("cast(id AS string) AS message")
-for name in ("run", "partition"):
-    options = {"queue": "orders", "runId": name, "commitPer": name}
-    frame.write.format("pgqueue").mode("append").options(**options).save()
-"""
-
-# A driver that exports; the first attempt of a task does not end when it has written its files.
-SLOW_EXPORT = """
-import time
-from pyspark import TaskContext
-from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.export import exporter
-from airflow_provider_pgqueue.spark import export
-
-export_chunk = exporter.export_chunk
-
-def slow(*given):
-    done = export_chunk(*given)
-    task = TaskContext.get()
-    if task.partitionId() == 0 and task.attemptNumber() == 0:
-        time.sleep(600)
-    return done
-
-exporter.export_chunk = slow
-export(SparkSession.builder.getOrCreate(), target=TARGET, parallelism=2)
-"""
-
 
 @pytest.fixture
 def effects(conn: Connection) -> Callable[[], list[tuple[int, int]]]:
@@ -281,29 +213,6 @@ def commands_and_environments() -> str:
     return "\n".join(texts)
 
 
-def test_speculation_publishes_one_of_two_attempts_of_a_task(
-    residents: Any, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, fault: Record
-) -> None:
-    queue("orders")
-    conn.execute("CREATE TABLE staged (attempts bigint)")
-    conn.execute("CREATE TABLE written (writer text)")
-    script = tmp_path / "slow_writer.py"
-    script.write_text(SLOW_WRITER)
-    resident = residents(speculates=True)
-    before = resident.speculated()
-    assert resident.run("slow-writer", dsn=dsn, file=script).wait() == 0
-    ((attempts,),) = conn.execute("SELECT attempts FROM staged").fetchall()
-    until(lambda: resident.speculated() - before >= 2, what="a task of each write that is started twice")
-    assert conn.execute("SELECT FROM written").rowcount == 2
-    messages = conn.execute("SELECT message FROM messages.message ORDER BY id").fetchall()
-    found = [body for (body,) in messages]
-    for what, times, some in (
-        ("speculation in a write, both attempts staged", attempts - 2, found[:20]),
-        ("speculation in a write by partitions, after the commit of the first attempt", 1, found[20:]),
-    ):
-        fault(what, where="cluster", times=times, published=range(20), found=some, place="queue")
-
-
 def partition_of_many_parts(conn: Connection) -> str:
     """Make a partition of 4,000 rows that an export cuts into many parts."""
     name = make_partition(conn, 40, 4000)
@@ -311,26 +220,6 @@ def partition_of_many_parts(conn: Connection) -> str:
     conn.execute(f"ANALYZE messages.{name}".encode())
     conn.execute("UPDATE pg_class SET reltuples = 50000 * relpages WHERE relname = %s", [name])
     return name
-
-
-def test_speculation_exports_the_rows_of_one_of_two_attempts_of_a_task(
-    residents: Any, dsn: str, conn: Connection, tmp_path: Path, fault: Record
-) -> None:
-    name = partition_of_many_parts(conn)
-    target, script = tmp_path / "export", tmp_path / "slow_export.py"
-    script.write_text(f"TARGET = {str(target)!r}\n{SLOW_EXPORT}")
-    resident = residents(speculates=True)
-    before = resident.speculated()
-    assert resident.run("slow-export", dsn=dsn, file=script).wait() == 0
-    fault(
-        "speculation in an export, both attempts written",
-        where="cluster",
-        times=until(lambda: resident.speculated() - before, what="a task that is started twice"),
-        published=[row[0] for row in rows_in_archive(conn, name)],
-        found=pq.read_table(target / "data", columns=["id"])["id"].to_pylist(),
-        place="export",
-    )
-    assert not (target / "_staging" / name).exists()
 
 
 def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(

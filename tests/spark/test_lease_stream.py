@@ -27,6 +27,7 @@ from tests.core.roles.test_roles import logins
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Publish = Callable[[int], list[int]]
+Stream = Callable[..., LeaseStream]
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def publish(conn: Connection, queue: Callable[..., str]) -> Publish:
 
 
 @pytest.fixture
-def stream(dsn: str) -> Iterator[Callable[..., LeaseStream]]:
+def stream(dsn: str) -> Iterator[Stream]:
     opened: list[LeaseStream] = []
 
     def open_stream(**options: str) -> LeaseStream:
@@ -82,9 +83,7 @@ def waiting(conn: Connection) -> list[tuple[int, int]]:
     return conn.execute("SELECT id, attempts FROM messages.message ORDER BY id").fetchall()
 
 
-def test_a_named_lease_gives_the_same_messages_again_and_never_others(
-    stream: Callable[..., LeaseStream], publish: Publish
-) -> None:
+def test_a_named_lease_gives_the_same_messages_again_and_never_others(stream: Stream, publish: Publish) -> None:
     publish(5)
     packer = stream(maxMessagesPerTrigger="4")
     first = ids(packer, "packer/1/0")
@@ -93,17 +92,15 @@ def test_a_named_lease_gives_the_same_messages_again_and_never_others(
     assert not set(ids(packer, "packer/1/1")) & set(first)
 
 
-@pytest.mark.parametrize("most", [1, 3, 7])
-def test_a_batch_has_no_more_messages_than_it_may(
-    stream: Callable[..., LeaseStream], publish: Publish, most: int
-) -> None:
+def test_a_batch_has_no_more_messages_than_it_may(stream: Stream, publish: Publish) -> None:
     publish(20)
-    packer = stream(maxMessagesPerTrigger=str(most), numPartitions="4")
-    parts = packer.partitions({"batch": 0}, {"batch": 1})
-    assert sum(len(ids(packer, part.value)) for part in parts) == most
+    for batch, most in enumerate((1, 3, 7)):
+        packer = stream(maxMessagesPerTrigger=str(most), numPartitions="4")
+        parts = packer.partitions({"batch": batch}, {"batch": batch + 1})
+        assert sum(len(ids(packer, part.value)) for part in parts) == most
 
 
-def test_a_named_lease_that_found_nothing_stays_empty(stream: Callable[..., LeaseStream], publish: Publish) -> None:
+def test_a_named_lease_that_found_nothing_stays_empty(stream: Stream, publish: Publish) -> None:
     packer = stream()
     assert ids(packer, "packer/1/0") == []
     publish(3)
@@ -111,7 +108,7 @@ def test_a_named_lease_that_found_nothing_stays_empty(stream: Callable[..., Leas
     assert len(ids(packer, "packer/2/0")) == 3
 
 
-def test_two_attempts_at_once_get_the_same_messages(stream: Callable[..., LeaseStream], publish: Publish) -> None:
+def test_two_attempts_at_once_get_the_same_messages(stream: Stream, publish: Publish) -> None:
     publish(100)
     packer = stream(maxMessagesPerTrigger="20")
     with ThreadPoolExecutor(8) as pool:
@@ -122,7 +119,7 @@ def test_two_attempts_at_once_get_the_same_messages(stream: Callable[..., LeaseS
 
 
 def test_asking_again_extends_the_lease_and_counts_no_attempt(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
+    stream: Stream, publish: Publish, conn: Connection
 ) -> None:
     publish(1)
     (first,) = rows(stream(leaseSeconds="60"), "packer/1/0")
@@ -133,7 +130,7 @@ def test_asking_again_extends_the_lease_and_counts_no_attempt(
 
 
 def test_a_named_lease_gives_only_what_it_still_holds(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+    stream: Stream, publish: Publish, conn: Connection, sink: ArchiveSink
 ) -> None:
     publish(6)
     packer = stream()
@@ -150,7 +147,7 @@ def test_a_named_lease_gives_only_what_it_still_holds(
 
 
 def test_the_first_batch_has_the_same_names_after_a_crash_though_spark_forgot_where_it_began(
-    stream: Callable[..., LeaseStream], publish: Publish
+    stream: Stream, publish: Publish
 ) -> None:
     publish(1)
     before, after = stream(), stream()
@@ -162,9 +159,7 @@ def test_the_first_batch_has_the_same_names_after_a_crash_though_spark_forgot_wh
     assert len(names[0]) == 2
 
 
-def test_a_straggler_of_a_batch_that_is_done_takes_nothing(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
-) -> None:
+def test_a_straggler_of_a_batch_that_is_done_takes_nothing(stream: Stream, publish: Publish, conn: Connection) -> None:
     publish(2)
     packer = stream(maxMessagesPerTrigger="2")
     assert len(ids(packer, "packer/7/0")) == 1
@@ -175,9 +170,7 @@ def test_a_straggler_of_a_batch_that_is_done_takes_nothing(
     assert len(ids(packer, "packer/8/0")) == 1
 
 
-def test_named_leases_are_forgotten_a_day_after_they_ended(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
-) -> None:
+def test_named_leases_are_forgotten_a_day_after_they_ended(stream: Stream, publish: Publish, conn: Connection) -> None:
     publish(1)
     ids(stream(), "packer/1/0")
     ids(stream(), "packer/2/0")
@@ -186,9 +179,7 @@ def test_named_leases_are_forgotten_a_day_after_they_ended(
     assert conn.execute("SELECT lease_name FROM messages.named_lease").fetchall() == [("packer/2/0",)]
 
 
-def test_a_named_lease_of_another_queue_is_refused(
-    stream: Callable[..., LeaseStream], publish: Publish, queue: Callable[..., str]
-) -> None:
+def test_a_named_lease_of_another_queue_is_refused(stream: Stream, publish: Publish, queue: Callable[..., str]) -> None:
     queue("mail")
     ids(stream(), "packer/1/0")
     with pytest.raises(InvalidArgument, match="name of its own"):
@@ -196,7 +187,7 @@ def test_a_named_lease_of_another_queue_is_refused(
 
 
 def test_a_limited_team_reaches_no_named_lease_of_another_team(
-    dsn: str, stream: Callable[..., LeaseStream], publish: Publish, queue: Callable[..., str], conn: Connection
+    dsn: str, stream: Stream, publish: Publish, queue: Callable[..., str], conn: Connection
 ) -> None:
     publish(2)
     with logins(dsn) as login:
@@ -232,12 +223,12 @@ def test_a_limited_team_reaches_no_named_lease_of_another_team(
     assert conn.execute("SELECT count(*) FROM messages.named_lease WHERE lock_token IS NOT NULL").fetchone() == (1,)
 
 
-def test_an_unknown_queue_is_an_error_at_the_start(stream: Callable[..., LeaseStream], publish: Publish) -> None:
+def test_an_unknown_queue_is_an_error_at_the_start(stream: Stream, publish: Publish) -> None:
     with pytest.raises(QueueNotFound):
         stream(queue="nothing").initialOffset()
 
 
-def test_a_paused_queue_gives_nothing(stream: Callable[..., LeaseStream], publish: Publish, conn: Connection) -> None:
+def test_a_paused_queue_gives_nothing(stream: Stream, publish: Publish, conn: Connection) -> None:
     publish(1)
     conn.execute("SELECT messages.pause_queue('orders')")
     packer = stream()
@@ -259,7 +250,7 @@ def test_a_paused_queue_gives_nothing(stream: Callable[..., LeaseStream], publis
     ],
     ids=str,
 )
-def test_options_that_make_no_sense_are_refused(stream: Callable[..., LeaseStream], options: dict[str, str]) -> None:
+def test_options_that_make_no_sense_are_refused(stream: Stream, options: dict[str, str]) -> None:
     with pytest.raises(PgQueueError, match=f"{next(iter(options))}|queue"):
         stream(**options)
 
@@ -271,7 +262,7 @@ def test_a_stream_without_a_name_is_told_that_and_not_of_the_columns_of_the_tabl
 
 
 def test_planning_leases_nothing_and_goes_on_only_while_messages_are_ready(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
+    stream: Stream, publish: Publish, conn: Connection
 ) -> None:
     packer = stream()
     start = packer.initialOffset()
@@ -284,7 +275,7 @@ def test_planning_leases_nothing_and_goes_on_only_while_messages_are_ready(
 
 
 def test_each_message_ends_as_its_row_says(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+    stream: Stream, publish: Publish, conn: Connection, sink: ArchiveSink
 ) -> None:
     publish(6)
     leased = rows(stream(numPartitions="1"), "packer/1/0")
@@ -316,73 +307,39 @@ def test_each_message_ends_as_its_row_says(
     assert write(sink, outcomes) == {"lost": 6}
 
 
-def test_a_result_that_there_is_not_is_refused(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
-) -> None:
-    publish(1)
-    (row,) = rows(stream(), "packer/1/0")
-    with pytest.raises(InvalidArgument, match="'done'"):
-        write(sink, [{"id": row["id"], "lock_token": row["lock_token"], "result": "done"}])
-    assert archived(conn) == {}
+def test_outcomes_without_a_token_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="lock_token"):
         ArchiveSink(Database(""), LEASED.spark_schema(["id"]))
 
 
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        ({"output": "secret: 42"}, "its output is not JSON"),
-        ({"output": '{"secret": "\\u0000"}'}, "its Success cannot be kept: "),
-        ({"output": "secret \0"}, "its output is not JSON"),
-        ({"output": f'"{"secret" * 11000}"'}, "an output or failure has 66002 bytes. Give at most 65536"),
-        ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf. Give 0 to 366 days"),
-        ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0. Give 0 to 366 days"),
-    ],
-    ids=["text", "u0000", "NUL", "large", "inf", "negative"],
-)
 def test_one_outcome_that_cannot_be_kept_fails_its_message_alone(
-    stream: Callable[..., LeaseStream],
+    stream: Stream,
     publish: Publish,
     conn: Connection,
     sink: ArchiveSink,
     caplog: pytest.LogCaptureFixture,
-    bad: dict[str, Any],
-    why: str,
 ) -> None:
     publish(100)
     leased = rows(stream(numPartitions="1"), "packer/1/0")
     outcomes = [
-        {"id": row["id"], "lock_token": row["lock_token"], "result": "success", "details": None}
-        | {"output": row["message"], "delay_seconds": None}
+        {"id": row["id"], "lock_token": row["lock_token"], "result": "success", "output": row["message"]}
         for row in leased
     ]
-    outcomes[37] |= bad
+    outcomes[37] |= {"output": '{"secret": "\\u0000"}'}
     with caplog.at_level(logging.WARNING):
         assert write(sink, outcomes) == {"success": 99, "failed": 1}
     found = archived(conn)
     dead = found.pop(outcomes[37]["id"])
     assert (dead["result"], dead["output"]) == ("failed", None)
-    assert why in dead["details"]
+    assert "its Success cannot be kept: " in dead["details"]
     assert f"message {dead['id']} ends as failed" in caplog.text
     assert "secret" not in caplog.text + dead["details"]
     assert all(row["result"] == "success" and row["output"] == row["message"] for row in found.values())
     assert waiting(conn) == []
 
 
-def test_a_delay_that_is_no_number_is_none(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
-) -> None:
-    publish(2)
-    outcomes = [
-        {"id": row["id"], "lock_token": row["lock_token"], "result": result, "delay_seconds": float("nan")}
-        for row, result in zip(rows(stream(numPartitions="1"), "packer/1/0"), ("retry", "success"), strict=True)
-    ]
-    assert write(sink, outcomes) == {"retried": 1, "success": 1}
-    assert len(waiting(conn)) == 1
-
-
 def test_details_that_postgresql_cannot_hold_are_kept_without_that(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+    stream: Stream, publish: Publish, conn: Connection, sink: ArchiveSink
 ) -> None:
     publish(2)
     outcomes = [
@@ -394,7 +351,7 @@ def test_details_that_postgresql_cannot_hold_are_kept_without_that(
 
 
 def test_a_message_that_a_part_has_twice_ends_as_its_first_row_says_and_counts_once(
-    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+    stream: Stream, publish: Publish, conn: Connection, sink: ArchiveSink
 ) -> None:
     publish(1)
     (row,) = rows(stream(numPartitions="1"), "packer/1/0")
@@ -412,7 +369,7 @@ def test_a_token_that_is_none_is_an_error(publish: Publish, sink: ArchiveSink, c
 
 
 def test_the_sink_says_how_many_were_lost_and_nothing_else(
-    publish: Publish, stream: Callable[..., LeaseStream], sink: ArchiveSink, caplog: pytest.LogCaptureFixture
+    publish: Publish, stream: Stream, sink: ArchiveSink, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(2)
     messages = [sink.write(stream().read(InputPartition("packer/1/0"))) for _ in range(1)]
@@ -449,18 +406,6 @@ def test_spark_archives_a_queue_and_ends_with_what_was_ready_at_the_start(
     more = publish(5)
     archive_all(outcomes, tmp_path / "another checkpoint")
     assert sorted(archived(conn)) == mine + more
-
-
-def test_a_query_goes_on_after_an_outcome_that_cannot_be_kept(
-    spark: SparkSession, publish: Publish, conn: Connection, tmp_path: Path
-) -> None:
-    mine = publish(40)
-    body = F.col("message").cast("int")
-    output = F.when(body == 5, "no JSON").otherwise(F.col("message"))
-    archive_all(lease_stream(spark).select("id", "lock_token", output.alias("output")), tmp_path / "checkpoint")
-    found = archived(conn)
-    assert sorted(found) == mine
-    assert {row["message"] for row in found.values() if row["result"] != "success"} == {5}
 
 
 def test_two_actions_on_a_batch_lease_once(

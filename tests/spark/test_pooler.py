@@ -33,23 +33,13 @@ from tests.spark.test_export import rows_in_export
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
 
 pytestmark = pytest.mark.pooler
 
 
-def test_a_drain_archives_each_message(
-    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str]
-) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(500))))
-    options: dict[str, Any] = {"parallelism": 4, "batch_size": 10}
-    summary = drain(session, queue="orders", function=lambda messages: None, dsn=pooled_dsn, **options)
-    assert summary["archived"] == 500
-    # Locks of sessions would stay with a session of the pool.
-    assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
-
-
 def test_a_repair_requeues_each_dead_message(
-    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str]
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Queue
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(100))))
     dead = run(conn, verbs.lease("orders", max_messages=100))
@@ -74,7 +64,7 @@ def test_a_repair_requeues_each_dead_message(
 
 
 def test_a_lease_stream_archives_each_message_once(
-    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str], tmp_path: Path
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Queue, tmp_path: Path
 ) -> None:
     register(session, pooled_dsn)
     run(conn, verbs.publish_batch(queue("orders"), list(range(300))))
@@ -91,7 +81,7 @@ def test_a_lease_stream_archives_each_message_once(
     assert conn.execute("SELECT FROM messages.named_lease WHERE lock_token IS NOT NULL").rowcount == 2
 
 
-def test_slots_go_with_the_transaction(pooled_dsn: str, conn: Connection, queue: Callable[..., str]) -> None:
+def test_slots_go_with_the_transaction(pooled_dsn: str, conn: Connection, queue: Queue) -> None:
     stage = Stage(Database(pooled_dsn), "job", queue("orders"), slots=2)
     stage.open("nightly")
     batch = pa.RecordBatch.from_pydict({"message": ["1"] * 100})
@@ -112,14 +102,6 @@ def test_reads_share_the_sessions_of_the_pooler(pooled_dsn: str) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(read, range(80))) == [{number} for number in range(80)]
-
-
-def test_the_queue_is_read_as_a_dataframe(
-    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str]
-) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(500))))
-    register(session, pooled_dsn)
-    assert session.read.format("pgqueue").option("table", "queue").load().count() == 500
 
 
 def test_an_export_is_alone_and_drops_what_it_exported(
@@ -154,57 +136,33 @@ def follow(session: SparkSession, **options: str) -> int:
 
 
 SINCE = datetime.now(UTC) - timedelta(days=100)
-READS: dict[str, tuple[Callable[[SparkSession], int], int]] = {
-    "archive": (
-        lambda spark: spark.read.format("pgqueue").options(table="archive", until="2999-01-01T00:00Z").load().count(),
-        200,
-    ),
-    "queue": (lambda spark: spark.read.format("pgqueue").options(table="queue").load().count(), 10),
-    "log": (
-        lambda spark: follow(spark, table="archive", startingOffsets=SINCE.isoformat(), failOnDataLoss="false"),
-        200,
-    ),
-    "leases": (lambda spark: follow(spark, table="queue", queue="orders", streamName="packer"), 10),
-}
 JOBS: dict[str, tuple[Callable[..., Any], dict[str, Any], str, Any]] = {
-    "drain": (drain, {"queue": "orders", "function": accept}, "archived", 10),
+    "triage": (triage, {"since": SINCE}, "dead", 40),
     "reconcile": (reconcile, {"slow_after": timedelta(days=1)}, "messages", 210),
     "repair": (repair, {"queue": "orders", "function": keep, "dry_run": True}, "requeued", 0),
-    "replay": (replay, {"to_queue": "orders"}, "published", 200),
-    "triage": (triage, {"since": SINCE}, "dead", 40),
+    "drain": (drain, {"queue": "orders", "function": accept, "parallelism": 4, "batch_size": 1}, "archived", 10),
+    "replay": (replay, {"to_queue": "orders", "results": ["failed"]}, "published", 20),
 }
-STYLES = {"DateStyle": "German, MDY", "IntervalStyle": "iso_8601"}
 
 
-@pytest.fixture
-def styled(conn: Connection, queue: Callable[..., str]) -> None:
-    """Two closed partitions and ten messages, in a database with styles that no driver reads."""
+def test_reads_streams_and_jobs_give_each_row_once_in_the_styles_that_a_database_sets(
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Queue, tmp_path: Path
+) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
     for days_ago in (40, 39):
         make_partition(conn, days_ago, 100)
-    for name, value in STYLES.items():
+    for name, value in {"DateStyle": "German, MDY", "IntervalStyle": "iso_8601"}.items():
         conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {name} = '{value}'".encode())
-
-
-@pytest.mark.parametrize("read", READS)
-def test_a_read_and_a_stream_give_each_row_once_in_the_styles_that_a_database_sets(
-    session: SparkSession, pooled_dsn: str, styled: None, read: str
-) -> None:
     register(session, pooled_dsn)
-    give, number = READS[read]
-    assert give(session) == number
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_a_job_counts_alike_in_the_styles_that_a_database_sets(
-    session: SparkSession, pooled_dsn: str, styled: None, job: str
-) -> None:
-    start, given, counted, number = JOBS[job]
-    assert start(session, dsn=pooled_dsn, **given)[counted] == number
-
-
-def test_an_export_drops_what_it_exported_in_the_styles_that_a_database_sets(
-    session: SparkSession, pooled_dsn: str, styled: None, tmp_path: Path
-) -> None:
+    read = session.read.format("pgqueue")
+    assert read.options(table="archive", until="2999-01-01T00:00Z").load().count() == 200
+    assert session.read.format("pgqueue").options(table="queue").load().count() == 10
+    log = {"table": "archive", "startingOffsets": SINCE.isoformat(), "failOnDataLoss": "false"}
+    assert follow(session, **log) == 200
+    for job, (start, given, counted, number) in JOBS.items():
+        assert start(session, dsn=pooled_dsn, **given)[counted] == number, job
+    assert follow(session, table="queue", queue="orders", streamName="packer") == 20
+    # Locks of sessions would stay with a session of the pool.
+    assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
     done = export(session, target=str(tmp_path), dsn=pooled_dsn, drop=True)
     assert (len(done["dropped"]), done["kept"], read_export(session, str(tmp_path)).count()) == (2, {}, 200)

@@ -8,39 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, GreaterThanOrEqual, InputPartition, LessThan
 
 Connection = psycopg.Connection[Any]
-
-
-class Careful(DataSource):
-    """Numbers to 200; it takes ranges, and lets Spark apply each filter once more."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "careful"
-
-    def schema(self) -> str:
-        return "id long"
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        class Reader(DataSourceReader):
-            taken: list[Filter]
-
-            def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-                self.taken = filters
-                return filters
-
-            def partitions(self) -> list[InputPartition]:
-                return [InputPartition(0)]
-
-            def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-                taken = getattr(self, "taken", [])
-                least = max((one.value for one in taken if isinstance(one, GreaterThanOrEqual)), default=0)
-                end = min((one.value for one in taken if isinstance(one, LessThan)), default=200)
-                yield from ((number,) for number in range(least, end))
-
-        return Reader()
 
 
 @pytest.fixture
@@ -48,14 +17,6 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     yield spark
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
-def test_spark_still_loses_rows_of_a_source_that_takes_filters(pushing: SparkSession) -> None:
-    pushing.dataSource.register(Careful)
-    numbers = pushing.read.format("careful").load()
-    both = numbers.where("id < 10").union(numbers.where("id >= 100"))
-    # If it is 110, decision 9 can be made anew.
-    assert both.count() == 100
 
 
 def test_unions_and_self_joins_of_filtered_reads_are_right_with_push_down(

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import KEEP, LEAVE, InvalidArgument, PgQueueError, run, verbs
-from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import repair, triage
+from tests.core.roles.test_roles import logins
 
 Connection = psycopg.Connection[Any]
 Die = Callable[..., list[int]]
 Repairs = Callable[..., dict[str, Any]]
+Queue = Callable[..., str]
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def repaired(spark: SparkSession, dsn: str) -> Repairs:
 
 
 @pytest.fixture
-def dead(conn: Connection, queue: Callable[..., str]) -> Die:
+def dead(conn: Connection, queue: Queue) -> Die:
     """Let messages with the bodies {"n": 0}, {"n": 1}, … die: `dead(10)`; returns their ids."""
     queue("orders", max_attempts=1)
 
@@ -95,14 +96,6 @@ def test_a_dry_run_changes_nothing_not_even_its_own_run(repaired: Repairs, conn:
     assert repaired(lambda message: KEEP)["requeued"] == 4
 
 
-def test_a_run_that_finished_is_not_done_again(repaired: Repairs, conn: Connection, dead: Die) -> None:
-    dead(2)
-    first = repaired(lambda message: KEEP)
-    dead(2)
-    assert repaired(lambda message: KEEP) == first
-    assert remedies(conn)["requeued"] == 2
-
-
 def test_tasks_share_the_rate(repaired: Repairs, conn: Connection, dead: Die) -> None:
     dead(20)
     repaired(lambda message: KEEP, max_per_second=10)
@@ -111,30 +104,15 @@ def test_tasks_share_the_rate(repaired: Repairs, conn: Connection, dead: Die) ->
     assert row[0] >= timedelta(seconds=0.9)
 
 
-def test_the_command_repairs_and_prints_the_summary(
-    spark: SparkSession, dsn: str, dead: Die, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PGQUEUE_DSN", dsn)
-    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
-    ids = dead(2)
-    arguments = ["repair", "--queue", "orders", "--dry-run", "--function"]
-    assert command_line.run([*arguments, "operator:attrgetter"]) == 0
-    assert json.loads(capsys.readouterr().out)["ids"] == {"raised": ids}
-    assert command_line.run([*arguments, "nowhere:f"]) == 1
-    assert "module 'nowhere' cannot be imported" in capsys.readouterr().err
-
-
-def test_a_role_needs_to_be_consumer_and_pipeline(repaired: Repairs, dsn: str, conn: Connection, dead: Die) -> None:
+def test_a_role_needs_to_be_consumer_and_pipeline(repaired: Repairs, dsn: str, dead: Die) -> None:
     dead(1)
-    conn.execute("CREATE ROLE repair_eve LOGIN; GRANT messages_pipeline TO repair_eve")
-    eve = psycopg.conninfo.make_conninfo(dsn, user="repair_eve")
-    try:
+    eve = make_conninfo(dsn, user="repair_eve")
+    with logins(dsn) as login:
+        login("repair_eve", "messages_pipeline")
         with pytest.raises(PgQueueError, match="messages_consumer"):
             repaired(lambda message: KEEP, dsn=eve)
-        conn.execute("GRANT messages_consumer TO repair_eve")
+        login("repair_eve", "messages_consumer")
         assert repaired(lambda message: KEEP, dsn=eve)["requeued"] == 1
-    finally:
-        conn.execute("DROP OWNED BY repair_eve; DROP ROLE repair_eve")
 
 
 @pytest.mark.parametrize("wrong", [{"function": None}, {"queue": ["orders"]}, {"cause": ["x"]}])

@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.spark.jobs import replay as module
 
 Connection = psycopg.Connection[Any]
 Replay = Callable[..., dict[str, Any]]
+Archive = Callable[..., list[int]]
 
 HOSTILE = '{"big": 123456789012345678901234567890.5, "text": "quote \\" newline \\n bell \\u0007 π", "deep": [[[{}]]]}'
 
@@ -35,7 +36,7 @@ def again(spark: SparkSession, dsn: str) -> Replay:
 
 
 @pytest.fixture
-def archived(conn: Connection) -> Callable[..., list[int]]:
+def archived(conn: Connection) -> Archive:
     """Archive messages of the queue orders, an hour ago: `archived(3, result="failed")`; their ids."""
     for name in ("orders", "again"):
         conn.execute("SELECT messages.create_queue(%s)", [name])
@@ -63,7 +64,7 @@ def copies(conn: Connection, queue_name: str = "again") -> list[int]:
 
 
 def test_a_copy_has_everything_of_the_old_message_and_says_what_it_repeats(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float
+    conn: Connection, archived: Archive, again: Replay, rate: float
 ) -> None:
     columns = {"reference": "shop-7'\"", "topic": "shop.order", "group_key": "seven", "priority": 7}
     (id_,) = archived(1, HOSTILE, headers='{"trace": 1e400, "replay_of": 3}', **columns)
@@ -79,24 +80,22 @@ def test_a_copy_has_everything_of_the_old_message_and_says_what_it_repeats(
 
 
 def test_each_message_is_published_once_under_one_name_and_again_under_another(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float
+    conn: Connection, archived: Archive, again: Replay, rate: float
 ) -> None:
-    ids = archived(1200)
-    assert again("first", to_queue="again", rate=rate)["published"] == 1200
-    assert again("first", to_queue="again", rate=rate)["published"] == 1200
+    ids = archived(60)
+    assert again("first", to_queue="again", rate=rate)["published"] == 60
+    assert again("first", to_queue="again", rate=rate)["published"] == 60
     conn.execute("UPDATE messages.pipeline_run SET finished_at = NULL, summary = NULL")
     repeated = again("first", to_queue="again", rate=rate)
-    assert (repeated["published"], repeated["known"]) == (0, 1200)
+    assert (repeated["published"], repeated["known"]) == (0, 60)
     assert sorted(copies(conn)) == ids
     assert (
         again("second", to_queue="again", rate=rate, until=datetime.fromisoformat("2030-01-01T00:00Z"))["published"]
-        == 1200
+        == 60
     )
 
 
-def test_a_run_does_not_repeat_what_it_has_published_itself(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay
-) -> None:
+def test_a_run_does_not_repeat_what_it_has_published_itself(conn: Connection, archived: Archive, again: Replay) -> None:
     archived(20)
     again("loop")
     conn.execute("UPDATE messages.pipeline_run SET finished_at = NULL, summary = NULL")
@@ -106,7 +105,7 @@ def test_a_run_does_not_repeat_what_it_has_published_itself(
 
 
 def test_groups_keep_their_order(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, archived: Archive, again: Replay, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_provider_pgqueue.spark.jobs.replay._CHUNK", 7)
     for _ in range(40):
@@ -121,9 +120,7 @@ def test_groups_keep_their_order(
     assert all(ids == sorted(ids) for _, ids in rows)
 
 
-def test_time_reference_result_and_a_filter_choose(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay
-) -> None:
+def test_time_reference_result_and_a_filter_choose(conn: Connection, archived: Archive, again: Replay) -> None:
     archived(3)
     dead = archived(2, '{"total": 7}', result="failed", reference="dead")
     named = archived(1, reference="named")
@@ -153,7 +150,7 @@ def test_time_reference_result_and_a_filter_choose(
 
 
 def test_what_is_finished_after_it_was_counted_is_left_to_another_run(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, archived: Archive, again: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = archived(2)
     plan = module._plan
@@ -171,9 +168,7 @@ def test_what_is_finished_after_it_was_counted_is_left_to_another_run(
     assert (done["chosen"], done["published"], sorted(copies(conn))) == (2, 2, counted)
 
 
-def test_a_dry_run_counts_and_publishes_nothing(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay
-) -> None:
+def test_a_dry_run_counts_and_publishes_nothing(conn: Connection, archived: Archive, again: Replay) -> None:
     archived(3)
     archived(2, result="failed")
     done = again("dry", dry_run=True, to_queue="again")
@@ -191,7 +186,7 @@ def test_a_dry_run_counts_and_publishes_nothing(
     assert again("dry", to_queue="again")["published"] == 5
 
 
-def test_the_pace_is_kept(conn: Connection, archived: Callable[..., list[int]], again: Replay) -> None:
+def test_the_pace_is_kept(conn: Connection, archived: Archive, again: Replay) -> None:
     archived(60)
     again("pace", to_queue="again", rate=20)
     (seconds,) = (
@@ -202,7 +197,7 @@ def test_the_pace_is_kept(conn: Connection, archived: Callable[..., list[int]], 
 
 
 def test_an_unknown_queue_is_an_error_before_anything_is_published(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay
+    conn: Connection, archived: Archive, again: Replay
 ) -> None:
     archived(2)
     archived(2, queue_name="zz_gone")
@@ -213,18 +208,16 @@ def test_an_unknown_queue_is_an_error_before_anything_is_published(
 
 
 @pytest.mark.parametrize("where", ["no_such_column = 1", "id >", "id + 1", "1 = 1; DROP TABLE x"])
-def test_a_filter_that_is_none_is_a_clear_error(archived: Callable[..., list[int]], again: Replay, where: str) -> None:
+def test_a_filter_that_is_none_is_a_clear_error(archived: Archive, again: Replay, where: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is not one.*Give a Spark SQL condition on id, queue_name"):
         again("bad", where=where)
 
 
-@pytest.mark.parametrize(
-    "where", ["cast(get_json_object(message, '$.shop') AS int) > 1", "to_date(reference) > '2026-01-01'"]
-)
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_filter_that_fails_for_a_row_is_named_and_the_row_is_not(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay, where: str, dry_run: bool
+    conn: Connection, archived: Archive, again: Replay, dry_run: bool
 ) -> None:
+    where = "cast(get_json_object(message, '$.shop') AS int) > 1"
     archived(1, '{"shop": "CONFIDENTIAL"}', reference="CONFIDENTIAL")
     with pytest.raises(
         InvalidArgument, match=r"the filter .* fails for a row: CAST_\w+\. Give one .*try_cast"
@@ -241,7 +234,7 @@ def test_numbers_that_are_none_are_refused(session: SparkSession) -> None:
 
 
 def test_the_name_of_a_finished_run_is_refused_for_another_target(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay
+    conn: Connection, archived: Archive, again: Replay
 ) -> None:
     ids = archived(2)
     first = again("once", to_queue="again")
@@ -251,9 +244,7 @@ def test_the_name_of_a_finished_run_is_refused_for_another_target(
     assert sorted(copies(conn)) == ids
 
 
-def test_an_empty_archive_is_replayed_in_no_time(
-    archived: Callable[..., list[int]], again: Replay, rate: float
-) -> None:
+def test_an_empty_archive_is_replayed_in_no_time(archived: Archive, again: Replay, rate: float) -> None:
     assert again("empty", rate=rate) == {
         "chosen": 0,
         "from": [],
@@ -264,7 +255,7 @@ def test_an_empty_archive_is_replayed_in_no_time(
     }
 
 
-def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Callable[..., list[int]], again: Replay) -> None:
+def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Archive, again: Replay) -> None:
     archived(1, '"canary"')
     conn.execute("SELECT messages.alter_queue('again', max_body_bytes => 1)")
     for options in ({}, {"rate": 10}):
@@ -274,7 +265,7 @@ def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Callable[
 
 
 def test_an_export_is_replayed_after_its_partition_was_dropped(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay, spark: SparkSession, dsn: str, tmp_path: Path
+    conn: Connection, archived: Archive, again: Replay, spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
     conn.execute("ALTER TABLE messages.message_archive_default DROP CONSTRAINT archived_before_the_archive_begins")
     conn.execute(

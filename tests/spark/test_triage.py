@@ -13,17 +13,19 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 from airflow_provider_pgqueue.core.cause import Period
-from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import triage
 from airflow_provider_pgqueue.spark.jobs.triage.causes import Causes
 from airflow_provider_pgqueue.spark.jobs.triage.report import render, write_report
+from tests.core.roles.test_roles import logins
 
 Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
 BODY = "the body, which nobody may see"
 NASTY = "<script>alert('x')</script> \"'--; DROP TABLE; \u202e\u2028 ${7*7} {{7*7}} $\\frac{x$ 名前"
 CITIES = ("Athens", "Bern", "Cairo", "Dublin", "Essen", "Florence", "Graz", "Hanoi", "Izmir", "Jakarta")
@@ -122,7 +124,7 @@ class Deaths:
 
 
 @pytest.fixture
-def deaths(conn: Connection, queue: Callable[..., str]) -> Deaths:
+def deaths(conn: Connection, queue: Queue) -> Deaths:
     queue("orders")
     queue("bills")
     return Deaths(conn)
@@ -332,42 +334,23 @@ def example(cause: str, **values: Any) -> dict[str, Any]:
 
 
 def test_a_limited_role_sees_the_causes_of_its_queues_and_records_none(
-    conn: Connection, connect: Callable[..., Connection], deaths: Deaths
+    conn: Connection, dsn: str, deaths: Deaths
 ) -> None:
     given = json.dumps([example("a"), example("b", queue_name="bills")])
     conn.execute("SELECT messages.record_triage_causes('night 1', %s)", [given])
-    conn.execute("CREATE ROLE triage_bob LOGIN")
-    try:
+    with logins(dsn) as login:
+        bob = login("triage_bob")
         conn.execute("SELECT messages.grant_queue('orders', 'triage_bob', 'observe')")
-        bob = connect(user="triage_bob")
         assert [one["queue_name"] for one in causes(bob)] == ["orders"]
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             bob.execute("SELECT messages.record_triage_causes('night 2', '[]')")
-    finally:
-        bob.close()
-        conn.execute("DROP OWNED BY triage_bob; DROP ROLE triage_bob")
 
 
-def test_a_role_of_the_pipeline_is_enough(spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths) -> None:
+def test_a_role_of_the_pipeline_is_enough(spark: SparkSession, dsn: str, deaths: Deaths) -> None:
     deaths.add("disk full", 2, fingerprinted=False)
-    conn.execute("CREATE ROLE triage_pipeline LOGIN; GRANT messages_pipeline TO triage_pipeline")
-    try:
-        as_pipeline = psycopg.conninfo.make_conninfo(dsn, user="triage_pipeline")
-        assert deaths.triage(spark, as_pipeline)["dead"] == 2
-    finally:
-        conn.execute("DROP OWNED BY triage_pipeline; DROP ROLE triage_pipeline")
-
-
-def test_the_command_prints_the_summary_as_one_line(
-    spark: SparkSession, dsn: str, deaths: Deaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PGQUEUE_DSN", dsn)
-    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
-    deaths.add("disk full", 2)
-    period = ["--since", deaths.begin.isoformat(), "--until", deaths.end.isoformat()]
-    assert command_line.run(["triage", "--queues", "orders", "--queues", "bills", *period]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["dead"] == 2
+    with logins(dsn) as login:
+        login("triage_pipeline", "messages_pipeline")
+        assert deaths.triage(spark, make_conninfo(dsn, user="triage_pipeline"))["dead"] == 2
 
 
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -59,6 +59,13 @@ def judged(
 
 
 @pytest.fixture
+def address(dsn: str) -> Iterator[str]:
+    """Where the page is served, alone."""
+    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+        yield address
+
+
+@pytest.fixture
 def message(conn: Connection, queue: Callable[..., str]) -> int:
     """A dead message in which strangers wrote whatever they could, and others that wait and are leased."""
     queue("orders", max_attempts=1)
@@ -113,21 +120,20 @@ def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: in
     assert not any(told["wide"] for told in found.values()), "wider than the window"
 
 
-def test_no_page_is_wider_than_a_telephone(tab: chromium.Browser, dsn: str, message: int) -> None:
-    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
-        tab.look(width=360, height=740)
-        pages = [
-            "/",
-            "/queues/orders",
-            f"/messages/{message}?body=1",
-            "/queues/orders/policy",
-            "/queues/orders/requeue",
-            "/queues/orders/messages",
-        ]
-        for page in pages:
-            tab.open(f"{address}{page}")
-            assert tab.value("document.documentElement.scrollWidth") == 360, page
-        tab.look(width=1240, height=900)
+def test_no_page_is_wider_than_a_telephone(tab: chromium.Browser, address: str, message: int) -> None:
+    tab.look(width=360, height=740)
+    pages = [
+        "/",
+        "/queues/orders",
+        f"/messages/{message}?body=1",
+        "/queues/orders/policy",
+        "/queues/orders/requeue",
+        "/queues/orders/messages",
+    ]
+    for page in pages:
+        tab.open(f"{address}{page}")
+        assert tab.value("document.documentElement.scrollWidth") == 360, page
+    tab.look(width=1240, height=900)
 
 
 @pytest.mark.parametrize(
@@ -135,64 +141,61 @@ def test_no_page_is_wider_than_a_telephone(tab: chromium.Browser, dsn: str, mess
     [(None, "Europe/Helsinki", "+02:00"), ("America/New_York", "America/New_York", "-05:00")],
 )
 def test_moments_are_in_the_time_zone_of_airflow_or_else_of_the_browser(
-    tab: chromium.Browser, dsn: str, dead: list[int], chosen: str | None, zone: str, offset: str
+    tab: chromium.Browser, address: str, dead: list[int], chosen: str | None, zone: str, offset: str
 ) -> None:
     tab.call("Emulation.setTimezoneOverride", timezoneId="Europe/Helsinki")
     try:
-        with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
-            tab.open(f"{address}/")
-            # As Airflow keeps it.
-            if chosen:
-                tab.value(f"localStorage.setItem('timezone', JSON.stringify({chosen!r}))")
-            for page in ("/", "/queues/orders", f"/messages/{dead[0]}"):
-                tab.open(f"{address}{page}")
-                moments = tab.value(
-                    "[...document.querySelectorAll('time')].map((one) => [one.dateTime, one.textContent, one.title])"
-                )
-                assert moments
-                for iso, said, title in moments:
-                    assert datetime.fromisoformat(said) == datetime.fromisoformat(iso)
-                    assert datetime.fromisoformat(said).astimezone(ZoneInfo(zone)).isoformat(sep=" ") == said
-                    assert title == f"{iso[:19].replace('T', ' ')} UTC"
-                assert f"Times are in {zone}" in tab.value("document.body.innerText")
-                assert " UTC" not in tab.value("document.getElementById('live').innerText")
-            # What is written into a form is of that zone, and comes back so.
-            tab.open(f"{address}/queues/orders/requeue?since=2026-01-31T18:00")
-            told = tab.value("document.getElementById('since').value")
-            assert datetime.fromisoformat(f"{told}{offset}") == datetime(2026, 1, 31, 18, tzinfo=UTC)
-            tab.value("document.getElementById('until').value = '2026-07-01T12:00:00'")
-            tab.value("document.getElementById('count').click()")
-            tab.until("location.search.includes('until=2026') && document.readyState === 'complete'")
-            assert tab.until("document.getElementById('until')?.value") == "2026-07-01T12:00"
-            assert tab.value("document.getElementById('since').value") == told
-            until = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo(zone)).astimezone(UTC).isoformat()
-            assert tab.value("document.querySelector('form[method=post] [name=until]').value") == until
-            tab.value("localStorage.removeItem('timezone')")
+        tab.open(f"{address}/")
+        # As Airflow keeps it.
+        if chosen:
+            tab.value(f"localStorage.setItem('timezone', JSON.stringify({chosen!r}))")
+        for page in ("/", "/queues/orders", f"/messages/{dead[0]}"):
+            tab.open(f"{address}{page}")
+            moments = tab.value(
+                "[...document.querySelectorAll('time')].map((one) => [one.dateTime, one.textContent, one.title])"
+            )
+            assert moments
+            for iso, said, title in moments:
+                assert datetime.fromisoformat(said) == datetime.fromisoformat(iso)
+                assert datetime.fromisoformat(said).astimezone(ZoneInfo(zone)).isoformat(sep=" ") == said
+                assert title == f"{iso[:19].replace('T', ' ')} UTC"
+            assert f"Times are in {zone}" in tab.value("document.body.innerText")
+            assert " UTC" not in tab.value("document.getElementById('live').innerText")
+        # What is written into a form is of that zone, and comes back so.
+        tab.open(f"{address}/queues/orders/requeue?since=2026-01-31T18:00")
+        told = tab.value("document.getElementById('since').value")
+        assert datetime.fromisoformat(f"{told}{offset}") == datetime(2026, 1, 31, 18, tzinfo=UTC)
+        tab.value("document.getElementById('until').value = '2026-07-01T12:00:00'")
+        tab.value("document.getElementById('count').click()")
+        tab.until("location.search.includes('until=2026') && document.readyState === 'complete'")
+        assert tab.until("document.getElementById('until')?.value") == "2026-07-01T12:00"
+        assert tab.value("document.getElementById('since').value") == told
+        until = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo(zone)).astimezone(UTC).isoformat()
+        assert tab.value("document.querySelector('form[method=post] [name=until]').value") == until
+        tab.value("localStorage.removeItem('timezone')")
     finally:
         tab.call("Emulation.setTimezoneOverride", timezoneId="")
 
 
-@pytest.mark.parametrize("width", [360, 560, 800, 900, 1240])
-def test_a_large_number_stays_in_its_tile(tab: chromium.Browser, dsn: str, message: int, width: int) -> None:
+def test_a_large_number_stays_in_its_tile(tab: chromium.Browser, address: str, message: int) -> None:
     large = """(() => {
       const all = [...document.querySelectorAll(".tile b")];
       for (const one of all) { one.textContent = "1,000,071+"; one.className = "long"; }
       return all.filter((one) => one.scrollWidth > one.clientWidth).length;
     })()"""
-    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+    for width in (360, 560, 800, 900, 1240):
         tab.look(width=width, height=740)
         for page in ("/", "/queues/orders"):
             tab.open(f"{address}{page}")
             assert tab.value(large) == 0
-        tab.look(width=1240, height=900)
+    tab.look(width=1240, height=900)
 
 
-def test_a_screen_reader_gets_a_table_and_what_a_plot_shows(tab: chromium.Browser, dsn: str, message: int) -> None:
-    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
-        tab.open(f"{address}/?sort=-dead")
-        tab.call("Accessibility.enable")
-        nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
-        tab.call("Accessibility.disable")
+def test_a_screen_reader_gets_a_table_and_what_a_plot_shows(tab: chromium.Browser, address: str, message: int) -> None:
+    tab.open(f"{address}/?sort=-dead")
+    tab.call("Accessibility.enable")
+    nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+    tab.call("Accessibility.disable")
     heard: dict[str, list[str]] = {}
     for node in nodes:
         if not node["ignored"]:
@@ -234,50 +237,48 @@ def walk(tab: chromium.Browser, wanted: str) -> None:
 
 
 def test_a_message_is_requeued_with_the_keyboard_alone(
-    tab: chromium.Browser, dsn: str, conn: Connection, dead: list[int]
+    tab: chromium.Browser, address: str, conn: Connection, dead: list[int]
 ) -> None:
-    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
-        tab.open(f"{address}/")
-        tab.press("Tab")
-        assert tab.value(_HERE) == "Skip to the content"
-        assert tab.value(_SEEN)
-        tab.press("Enter")
-        assert tab.value("document.activeElement.id") == "live"
-        walk(tab, "orders")
-        tab.press("Enter")
-        tab.until("document.getElementById('requeue-all') !== null")
-        walk(tab, "requeue-all")
-        # A refresh leaves the focus there.
-        tab.value(
-            "new Promise((done) => { document.addEventListener('htmx:after:swap', done, { once: true });"
-            " document.dispatchEvent(new Event('visibilitychange')); }).then(() => true)"
-        )
-        assert tab.value("document.activeElement.id") == "requeue-all"
-        tab.press("Enter")
-        tab.until("document.getElementById('count') !== null")
-        walk(tab, "reference")
-        tab.write("a")
-        walk(tab, "count")
-        tab.press("Enter")
-        tab.until("location.search.includes('reference=a')")
-        assert "1 dead message with this reference has no remedy yet" in tab.until("document.body?.innerText")
-        assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
-        walk(tab, "do")
-        tab.press("Enter")
-        tab.until("location.search.includes('done=requeue') && document.getElementById('says')?.textContent")
-        assert tab.value("document.querySelector('[aria-live=polite]').textContent") == "Requeued 1 message."
+    tab.open(f"{address}/")
+    tab.press("Tab")
+    assert tab.value(_HERE) == "Skip to the content"
+    assert tab.value(_SEEN)
+    tab.press("Enter")
+    assert tab.value("document.activeElement.id") == "live"
+    walk(tab, "orders")
+    tab.press("Enter")
+    tab.until("document.getElementById('requeue-all') !== null")
+    walk(tab, "requeue-all")
+    # A refresh leaves the focus there.
+    tab.value(
+        "new Promise((done) => { document.addEventListener('htmx:after:swap', done, { once: true });"
+        " document.dispatchEvent(new Event('visibilitychange')); }).then(() => true)"
+    )
+    assert tab.value("document.activeElement.id") == "requeue-all"
+    tab.press("Enter")
+    tab.until("document.getElementById('count') !== null")
+    walk(tab, "reference")
+    tab.write("a")
+    walk(tab, "count")
+    tab.press("Enter")
+    tab.until("location.search.includes('reference=a')")
+    assert "1 dead message with this reference has no remedy yet" in tab.until("document.body?.innerText")
+    assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
+    walk(tab, "do")
+    tab.press("Enter")
+    tab.until("location.search.includes('done=requeue') && document.getElementById('says')?.textContent")
+    assert tab.value("document.querySelector('[aria-live=polite]').textContent") == "Requeued 1 message."
     assert conn.execute("SELECT id FROM messages.dead_message").fetchall() == [(dead[1],)]
 
 
 def test_many_messages_are_dismissed_in_steps_that_continue_by_themselves(
-    tab: chromium.Browser, dsn: str, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
+    tab: chromium.Browser, address: str, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_provider_pgqueue.web.dead.AT_ONCE", 1)
-    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
-        tab.open(f"{address}/queues/orders/dismiss")
-        tab.value("document.getElementById('reason').value = 'old'")
-        tab.value("document.getElementById('do').click()")
-        told = tab.until("document.getElementById('says')?.textContent")
+    tab.open(f"{address}/queues/orders/dismiss")
+    tab.value("document.getElementById('reason').value = 'old'")
+    tab.value("document.getElementById('do').click()")
+    told = tab.until("document.getElementById('says')?.textContent")
     assert told == "Dismissed 2 messages."
     found = conn.execute("SELECT acting_user, affected FROM messages.audit WHERE action = 'dismiss_dead'").fetchall()
     assert found == [("ann", 1), ("ann", 1)]

@@ -15,10 +15,11 @@ from tests.web.conftest import Browse
 
 LIST = "/queues/orders/messages"
 STATES = ("ready", "delayed", "leased", "done", "dead")
+Queue = Callable[..., str]
 
 
 @pytest.fixture
-def ids(conn: Connection, queue: Callable[..., str]) -> dict[str, list[int]]:
+def ids(conn: Connection, queue: Queue) -> dict[str, list[int]]:
     """The messages of `orders`: sixty dead ones of one cause, and three of each other state."""
     queue("orders", max_attempts=1)
     found = {}
@@ -43,16 +44,16 @@ def listed(page: str) -> list[int]:
     return [int(id_) for id_ in re.findall(r'<tr id="message-(\d+)">', page)]
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_state_is_listed_and_searched(browse: Browse, ids: dict[str, list[int]], state: str) -> None:
+def test_a_state_is_listed_and_searched(browse: Browse, ids: dict[str, list[int]]) -> None:
     client = browse()
-    assert set(listed(client.get(f"{LIST}?state={state}").text)) <= set(ids[state])
-    assert listed(client.get(f"{LIST}?state={state}&q={state}-1").text) == [ids[state][1]]
-    assert listed(client.get(f"{LIST}?state={state}&topic=us.%23").text) == []
-    assert listed(client.get(f"{LIST}?state={state}&topic=eu.*").text)
-    assert listed(client.get(f"{LIST}?state={state}&until=2020-01-01T00:00").text) == []
-    assert listed(client.get(f"/messages?q={ids[state][2]}").text) == [ids[state][2]]
-    assert listed(client.get(f"/messages?q={state}-2").text) == [ids[state][2]]
+    for state in STATES:
+        assert set(listed(client.get(f"{LIST}?state={state}").text)) <= set(ids[state])
+        assert listed(client.get(f"{LIST}?state={state}&q={state}-1").text) == [ids[state][1]]
+        assert listed(client.get(f"{LIST}?state={state}&topic=us.%23").text) == []
+        assert listed(client.get(f"{LIST}?state={state}&topic=eu.*").text)
+        assert listed(client.get(f"{LIST}?state={state}&until=2020-01-01T00:00").text) == []
+        assert listed(client.get(f"/messages?q={ids[state][2]}").text) == [ids[state][2]]
+        assert listed(client.get(f"/messages?q={state}-2").text) == [ids[state][2]]
 
 
 def test_all_messages_of_a_cause_are_reached_from_its_row(browse: Browse, ids: dict[str, list[int]]) -> None:
@@ -70,7 +71,7 @@ def test_all_messages_of_a_cause_are_reached_from_its_row(browse: Browse, ids: d
 
 
 def test_a_quiet_queue_is_found_behind_a_busy_one(
-    browse: Browse, conn: Connection, ids: dict[str, list[int]], queue: Callable[..., str]
+    browse: Browse, conn: Connection, ids: dict[str, list[int]], queue: Queue
 ) -> None:
     queue("busy")
     conn.execute(
@@ -120,7 +121,7 @@ def test_what_the_history_does_not_know_is_not_zero(
 
 
 def test_every_attempt_is_on_the_page_of_a_message_with_the_frames_of_the_handler_first(
-    browse: Browse, conn: Connection, queue: Callable[..., str]
+    browse: Browse, conn: Connection, queue: Queue
 ) -> None:
     queue("orders", max_attempts=3)
     id_ = run(conn, verbs.publish("orders", 1))
@@ -143,18 +144,9 @@ def test_every_attempt_is_on_the_page_of_a_message_with_the_frames_of_the_handle
     assert "shop.py" not in page
 
 
-@pytest.mark.parametrize(
-    ("asked", "status"),
-    [
-        ("state=x", 200),
-        ("after_id=x", 200),
-        ("q=%00", 400),
-        ("since=soon", 400),
-        ("topic=..", 400),
-        ("q=9" + "9" * 30, 200),
-    ],
-)
-def test_an_address_that_somebody_made_up_is_answered(
-    browse: Browse, ids: dict[str, list[int]], asked: str, status: int
-) -> None:
-    assert browse().get(f"{LIST}?{asked}").status_code == status
+def test_an_address_that_somebody_made_up_is_answered(browse: Browse, ids: dict[str, list[int]]) -> None:
+    client = browse()
+    for asked in ("state=x", "after_id=x", "q=9" + "9" * 30):
+        assert client.get(f"{LIST}?{asked}").status_code == 200, asked
+    for asked in ("q=%00", "since=soon", "topic=.."):
+        assert client.get(f"{LIST}?{asked}").status_code == 400, asked

@@ -16,12 +16,12 @@ Browse = Callable[..., httpx.Client]
 pytestmark = pytest.mark.pooler
 
 
-@pytest.mark.parametrize("setting", ["DateStyle = 'German'", "IntervalStyle = 'iso_8601'"])
-def test_the_page_reads_what_it_shows_in_the_style_that_a_database_sets(
-    browse: Browse, pooled_dsn: str, conn: psycopg.Connection[Any], queue: Callable[..., str], setting: str
+def test_the_page_reads_what_it_shows_in_the_styles_that_a_database_sets(
+    browse: Browse, pooled_dsn: str, conn: psycopg.Connection[Any], queue: Callable[..., str]
 ) -> None:
     (id,) = run(conn, verbs.publish_batch(queue("orders"), [1]))
-    conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {setting}".encode())
+    for setting in ("DateStyle = 'German'", "IntervalStyle = 'iso_8601'"):
+        conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {setting}".encode())
     client = browse(may_act=True, to=pooled_dsn)
     for path in ("/", "/queues/orders", f"/messages/{id}"):
         page = client.get(path)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core import run, verbs
 from tests.conftest import Connection
+from tests.core.roles.test_roles import logins
 from tests.web.conftest import Browse
 
 Queue = Callable[..., str]
@@ -33,18 +35,15 @@ Login = Callable[[str], str]
 
 
 @pytest.fixture
-def login(conn: Connection, dsn: str) -> Iterator[Login]:
+def login(dsn: str) -> Iterator[Login]:
     """Return where a login of some group roles connects to."""
-    made = []
+    with logins(dsn) as make:
 
-    def make(groups: str) -> str:
-        conn.execute(f"CREATE ROLE page_login LOGIN IN ROLE {groups}".encode())
-        made.append("page_login")
-        return f"{dsn}{'&' if '?' in dsn else '?'}user=page_login"
+        def made(groups: str) -> str:
+            make("page_login", *groups.split(", ")).close()
+            return make_conninfo(dsn, user="page_login")
 
-    yield make
-    for name in made:
-        conn.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+        yield made
 
 
 @pytest.fixture
