@@ -66,9 +66,9 @@ class Steps:
         try:
             if id_ not in self._kept:
                 # Also at the first attempt: a delivery that did not count may have kept some.
-                kept = self._held().call(id_, partial(verbs.recorded_steps, id=id_))
+                kept = self._held(id_).call(id_, partial(verbs.recorded_steps, id=id_))
                 self._kept[id_] = {step["name"]: step["result"] for step in kept}
-            elif id_ not in self._held().held_ids:
+            elif id_ not in self._held(id_).held_ids:
                 raise LeaseLost([id_])
             yield self._kept[id_]
         except BaseException:
@@ -80,16 +80,17 @@ class Steps:
             text = to_json(result)
             if has_nul(text):
                 raise InvalidMessage("the value has \\u0000, which cannot be stored", "Remove it.")
-            lease = self._held()
+            lease = self._held(id_)
             record = partial(verbs.record_step, id=id_, name=name, result=JsonText(text), lease_for=lease.lease_for)
             return lease.call(id_, record)
         except PgQueueError as error:
             error.at(f"step {name!r} of message {id_} was done, but its result, a {type(result).__name__}, is not kept")
             raise
 
-    def _held(self) -> Held:
+    def _held(self, id_: int) -> Held:
         if (lease := self._lease()) is None:
-            raise InvalidArgument("the lease of the message is gone", "Keep the Lease for as long as you work.")
+            # A handler that hangs may outlive it.
+            raise LeaseLost([id_])
         return lease
 
 

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -455,8 +456,23 @@ def test_a_message_that_no_lease_holds_has_no_steps(conn: Connection, one: int) 
     with pytest.raises(InvalidArgument, match=r"no lease of this process holds message 1\. Get it from a Consumer"):
         message.step("a", pytest.fail)
     Lease(conn, [message], lease_for=MINUTE)
-    with pytest.raises(InvalidArgument, match=r"the lease of the message is gone\. Keep the Lease"):
+    with pytest.raises(LeaseLost, match="the lease of 1 message ended: 1"):
         message.step("a", pytest.fail)
+
+
+def test_a_handler_that_hung_until_its_consumer_was_gone_has_lost_its_lease(conn: Connection, one: int) -> None:
+    goes_on, raised = Event(), Future[Exception]()
+
+    def handle(message: Message) -> None:
+        goes_on.wait(60)
+        try:
+            message.step("a", pytest.fail)
+        except Exception as error:
+            raised.set_result(error)
+
+    drain(conn, handle, handler_timeout=0.1, lease_for=0.3)
+    goes_on.set()
+    assert isinstance(raised.result(timeout=30), LeaseLost)
 
 
 def test_a_message_goes_to_another_process_without_its_lease(conn: Connection, one: int) -> None:
