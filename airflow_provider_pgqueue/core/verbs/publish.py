@@ -80,6 +80,12 @@ _RULES: Final = {
     "group_keys": argument.optional(argument.any_texts),
     "dedup_keys": argument.optional(argument.any_texts),
 }
+_BATCH_RULES: Final = {
+    "queue_name": argument.any_text,
+    "batch": argument.any_text,
+    "into_queue": argument.any_text,
+    "expected": argument.optional(argument.whole(0, 10**12)),
+}
 _BATCH_TYPES: Final = {
     "messages": "jsonb",
     "headers": "jsonb",
@@ -157,6 +163,7 @@ def close_batch(
         "expected": expected,
         "headers": None if headers is None else to_json(headers),
     }
+    argument.check(arguments, _BATCH_RULES)
     return Statement("close_batch", arguments, one, {"headers": "jsonb"})
 
 
