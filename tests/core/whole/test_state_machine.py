@@ -39,7 +39,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "skips": {"max_attempts": 2, "on_dead_head": "skip", "max_leased": 2},
     "short": {"max_attempts": 1, "max_depth": 4, "notify": "gated"},
     "turns": {"max_attempts": 3, "fair_by": "group"},
-    "limited": {"max_attempts": 3, "max_leased_per_group": 2, "rate_limit": 4, "rate_period": HOUR, "rate_burst": 4},
+    "limited": {"max_attempts": 3, "max_leased_per_group": 2, "rate_limit": 4, "rate_period": HOUR, "rate_burst": 3},
 }
 BINDINGS = {"blocks": "x.#", "short": "*.y"}
 REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
@@ -260,7 +260,7 @@ class Verbs(RuleBasedStateMachine):
         return len(self.of(queue)) + arriving > QUEUES[queue].get("max_depth", 10**9)
 
     @rule(
-        queue=st.sampled_from(sorted(QUEUES)),
+        queue=st.sampled_from([*sorted(QUEUES), "limited", "limited"]),
         groups=st.lists(st.sampled_from([None, "g", "h"]), min_size=1, max_size=4),
         keys=st.lists(st.sampled_from([None, "k", "l"]), min_size=4, max_size=4),
         deduplicated=st.booleans(),
