@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tools.chaos import page
+from tools.chaos import leases, page
 from tools.chaos.__main__ import chaos, until_empty, waiting
 from tools.chaos.account import account
 
@@ -25,15 +25,18 @@ def test_a_short_run_loses_doubles_and_blocks_nothing(request: pytest.FixtureReq
     assert found.is_clean, "\n".join(page.lines(found))
     assert found.figures["acknowledged"] > 100
     assert found.figures["faults"] >= 5
+    assert found.figures["batches that ended"] > 5
+    assert found.figures["steps"] > 20
     assert "<img" in (tmp_path / "page.html").read_text()
 
 
 @pytest.fixture
 def stage(conn: Connection, queue: Callable[..., str]) -> Connection:
     """A database as a run leaves it, with one message in each of a few places."""
-    for name in ("a_orders", "a_effects", "a_groups", "ticks"):
+    for name in ("a_orders", "a_effects", "a_groups", "a_limited", "ticks", "ends"):
         queue(name)
     conn.execute("CREATE TABLE public.effect (k text)")
+    conn.execute(leases.LOG.encode())
     for key in ("1", "2"):
         run(conn, verbs.publish("a_orders", {"k": key}))
     messages = run(conn, verbs.lease("a_orders", max_messages=2))
@@ -68,6 +71,9 @@ def test_what_is_as_it_was_told_is_clean(stage: Connection) -> None:
         (told("finish", "1", holder="holder", result="success"), {"finished twice": ["1"]}),
         (told("finish", "3", holder="holder", result="success"), {"stale": ["3"]}),
         ({"kind": "trespass", "at": 0.0, "what": "lease"}, {"of another team": ["lease"]}),
+        (told("step refused", "1"), {"step kept by somebody else": ["1"]}),
+        (told("wrong body", "1"), {"wrong body": ["1"]}),
+        ({"kind": "closed", "at": 0.0, "batch": "b", "messages": 2}, {"batch never ended": ["b"]}),
         (
             {"kind": "drained", "at": 0.0, "run": "slice-1", "archived": 3, "most": 2},
             {"more than a drain was to take": ["slice-1"]},
@@ -122,11 +128,55 @@ def test_what_nobody_handles_is_not_waited_for(stage: Connection, dsn: str) -> N
         ("INSERT INTO public.effect VALUES ('1')", {"effect not once": ["1"]}),
         ("""SELECT messages.publish('ticks', '{}', headers => '{"tick": "noon"}') FROM generate_series(1, 2)""",
          {"tick twice": ["noon"]}),
+        ("UPDATE messages.message_archive SET headers = '{\"batch\": \"b\"}';"
+         " SELECT messages.close_batch('a_orders', 'b', 'ends'), messages.end_batches('a_orders');"
+         " UPDATE messages.message_archive SET result = 'cancelled' WHERE message ->> 'k' = '1'",
+         {"batch ended with wrong numbers": ["b"], "stale": ["1"]}),
+        ("INSERT INTO messages.failed_attempt (message_id, attempt, queue_name, fingerprint, failure)"
+         """ VALUES (7, 1, 'a_orders', 'f', '{"error": "BodyUnavailable"}')""", {"wrong body": ["7"]}),
     ],
 )  # fmt: skip
 def test_damage_is_found(stage: Connection, damage: str, found: dict[str, list[str]]) -> None:
     stage.execute(damage.encode())
     assert wrong(stage) == found
+
+
+def test_a_batch_that_ended_twice_is_found(stage: Connection) -> None:
+    for _ in range(2):
+        run(stage, verbs.publish("ends", {"batch": "b", "messages": 0, "results": {}}))
+    assert wrong(stage) == {"batch ended twice": ["b"]}
+
+
+def test_a_step_that_was_done_again_is_found_and_one_that_was_continued_is_not(stage: Connection) -> None:
+    once = [told("step", "1", step=step, result="first") for step in ("a", "b", "b")]
+    assert wrong(stage, *once) == {}
+    assert wrong(stage, *once, told("step", "1", step="a", result="second")) == {"step kept twice": ["a of 1"]}
+
+
+def test_leases_beyond_the_limits_are_found_and_those_at_the_limits_are_not(stage: Connection) -> None:
+    key = count(1)
+
+    def lease(number: int, group_key: str | None) -> None:
+        bodies = [{"k": f"of lease {next(key)}"} for _ in range(number)]
+        run(stage, verbs.publish_batch("a_limited", bodies, group_keys=[group_key] * number))
+        for message in (held := run(stage, verbs.lease("a_limited", max_messages=number))):
+            entries.extend([told("invoke", message.body["k"]), told("ok", message.body["k"])])
+        assert held[0].lock_token
+        run(stage, verbs.archive(held[0].lock_token, [message.id for message in held]))
+
+    entries: list[dict[str, Any]] = []
+    run(stage, verbs.alter_queue("a_limited", max_leased_per_group=100))
+    for _ in range(3):
+        lease(leases.PER_GROUP, "g")
+    lease(leases.IN_ANY_SECOND - 3 * leases.PER_GROUP, None)
+    assert wrong(stage, *entries) == {}
+    lease(leases.PER_GROUP + 1, "g")
+    too_many = leases.PER_GROUP + 1
+    found = {
+        "beyond max_leased_per_group": [f"{too_many}"],
+        "beyond rate_limit": [f"{leases.IN_ANY_SECOND + too_many}"],
+    }
+    assert wrong(stage, *entries) == found
 
 
 def test_a_group_that_is_out_of_order_is_found(stage: Connection) -> None:

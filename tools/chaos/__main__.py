@@ -16,6 +16,7 @@ import psycopg
 from tools import STATE, SetupError, run_main
 from tools.chaos import history, page
 from tools.chaos.account import OF_OTHERS, OURS, Account, account, consumers
+from tools.chaos.actors import BODIES
 from tools.chaos.history import History
 from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
@@ -36,7 +37,7 @@ def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = Fal
     kinds = OURS | OF_OTHERS if with_others else OURS
     for old in ("history", "spark", "airflow"):
         shutil.rmtree(directory / old, ignore_errors=True)
-    (directory / "history").mkdir(parents=True)
+    (directory / "history" / BODIES).mkdir(parents=True)
     with Stage(directory, megabytes=256 + int(seconds), kind=kind, with_others=with_others) as stage:
         load = Load(stage, seed)
         nemesis = Nemesis(stage, load, History(directory / "history" / "nemesis.jsonl"), random.Random(seed))
@@ -97,10 +98,11 @@ def until_empty(look: Callable[[], tuple[int, int]], *, standstill: float = LONG
 
 
 def waiting(dsn: str) -> tuple[int, int]:
-    """Return how many messages wait, and how many are archived."""
+    """Return how many messages and batches have not ended, and how many messages are archived."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
-            "SELECT (SELECT count(*) FROM messages.message WHERE queue_name <> 'ticks'),"
+            "SELECT (SELECT count(*) FROM messages.message WHERE queue_name NOT IN ('ticks', 'ends'))"
+            " + (SELECT count(*) FROM messages.batch WHERE ended_at IS NULL),"
             " (SELECT count(*) FROM messages.message_archive)"
         ).fetchone()
         assert row

@@ -10,12 +10,14 @@ from typing import Any
 
 import psycopg
 
+from tools.chaos.leases import IN_ANY_SECOND, PER_GROUP, most_leased
 from tools.chaos.stage import MANY
 
 # By the beginning of `handled_by`.
 KINDS = {
     "raw.": "raw SQL",
     "a.effects": "consume",
+    "l.worker": "steps and large bodies",
     "chaos_watched/": "Airflow, watcher",
     "chaos_waited/": "Airflow, sensor",
     "chaos_deferred/": "Airflow, deferred consumer",
@@ -27,15 +29,22 @@ OURS = frozenset(KINDS.values()) - OF_OTHERS
 # Two clocks of one lease: when the call began, and when the row before it was written.
 TOLERANCE = 0.5  # seconds
 ROWS = """
-SELECT queue_name, message ->> 'k', message ->> 'g', (message ->> 'n')::integer, result, handled_by, attempts,
-       extract(epoch FROM leased_at)::float, extract(epoch FROM archived_at)::float
-  FROM (SELECT queue_name, message, NULL AS result, locked_by AS handled_by, attempts, leased_at, NULL AS archived_at
+SELECT queue_name, coalesce(message ->> 'k', reference), message ->> 'g', (message ->> 'n')::integer,
+       headers ->> 'batch', result, handled_by, attempts, extract(epoch FROM leased_at)::float,
+       extract(epoch FROM archived_at)::float
+  FROM (SELECT queue_name, message, reference, headers, NULL AS result, locked_by AS handled_by, attempts, leased_at,
+               NULL AS archived_at
           FROM messages.message
         UNION ALL
-        SELECT queue_name, message, result, handled_by, attempts, leased_at, archived_at
+        SELECT queue_name, message, reference, headers, result, handled_by, attempts, leased_at, archived_at
           FROM messages.message_archive) both_places
- WHERE queue_name <> 'ticks'
+ WHERE queue_name NOT IN ('ticks', 'ends')
 """
+ENDS = """
+SELECT message ->> 'batch', (message ->> 'messages')::integer, message -> 'results'
+  FROM messages.message WHERE queue_name = 'ends'
+"""
+UNREADABLE = "SELECT message_id::text FROM messages.failed_attempt WHERE failure::text LIKE '%BodyUnavailable%'"
 
 
 @dataclass
@@ -46,6 +55,7 @@ class Row:
     key: str
     group: str | None
     number: int | None
+    batch: str | None
     result: str | None
     handled_by: str | None
     attempts: int
@@ -93,6 +103,10 @@ def account(
     _published(result, told, by_key)
     _finished(result, told, by_key)
     _effects(result, rows, effects)
+    _batches(result, told, rows, conn.execute(ENDS).fetchall())
+    _steps(result, told)
+    _limits(result, *most_leased(conn))
+    result.wrong["wrong body"] = [*_keys(told["wrong body"]), *(id_ for (id_,) in conn.execute(UNREADABLE))]
     _drained(result, told)
     result.consumers = Counter(_kind(row.handled_by) for row in rows if row.result is not None)
     busy = {_kind(row.handled_by) for row in rows if row.archived_at is not None and row.archived_at >= since}
@@ -160,6 +174,43 @@ def _effects(result: Account, rows: Iterable[Row], effects: Counter[str]) -> Non
     wrong = [key for key, number in effects.items() if number != 1 or key not in succeeded]
     result.wrong["effect not once"] = wrong + sorted(succeeded - effects.keys())
     result.figures["effects"] = effects.total()
+
+
+def _batches(
+    result: Account,
+    told: Mapping[str, list[dict[str, Any]]],
+    rows: Iterable[Row],
+    ends: Iterable[tuple[str, int, dict[str, int]]],
+) -> None:
+    counted = defaultdict[str, Counter[str]](Counter)
+    for row in rows:
+        if row.batch is not None and row.result is not None:
+            counted[row.batch][row.result] += 1
+    published = {entry["batch"]: entry["messages"] for entry in told["closed"]}
+    ended = Counter(batch for batch, _, _ in ends)
+    result.wrong["batch ended twice"] = [batch for batch, number in ended.items() if number > 1]
+    result.wrong["batch never ended"] = sorted(published.keys() - ended.keys())
+    result.wrong["batch ended with wrong numbers"] = [
+        batch
+        for batch, messages, results in ends
+        if +Counter(results) != counted[batch] or messages != published.get(batch, counted[batch].total())
+    ]
+    result.figures["batches that ended"] = len(ended)
+
+
+def _steps(result: Account, told: Mapping[str, list[dict[str, Any]]]) -> None:
+    kept = defaultdict[str, set[str]](set)
+    for entry in told["step"]:
+        kept[f"{entry['step']} of {entry['keys'][0]}"].add(entry["result"])
+    result.wrong["step kept twice"] = [step for step, results in kept.items() if len(results) > 1]
+    result.wrong["step kept by somebody else"] = sorted(_keys(told["step refused"]))
+    result.figures |= {"steps": len(kept), "of them continued": len(told["step"]) - len(kept)}
+
+
+def _limits(result: Account, of_a_group: int, in_a_second: int) -> None:
+    result.figures |= {"most leased of a group at once": of_a_group, "most leased in a second": in_a_second}
+    result.wrong["beyond max_leased_per_group"] = [str(of_a_group)] if of_a_group > PER_GROUP else []
+    result.wrong["beyond rate_limit"] = [str(in_a_second)] if in_a_second > IN_ANY_SECOND else []
 
 
 def _out_of_order(rows: Iterable[Row], unsure: set[str]) -> Iterable[str]:

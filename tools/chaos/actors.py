@@ -18,14 +18,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from airflow_provider_pgqueue.core import (
+    BodyStore,
     Consumer,
     Failed,
+    InvalidArgument,
     Message,
     Outcome,
     PgQueueError,
@@ -37,11 +40,12 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from tools.chaos.history import History
+from tools.chaos.leases import LIMITED
 
 Connection = psycopg.Connection[Any]
 LEASE = timedelta(seconds=1.5)
 QUEUES = {
-    "team_a": ["a_orders", "a_orders", "a_short", "a_groups", "a_groups", "a_effects"],
+    "team_a": ["a_orders", "a_orders", "a_short", "a_groups", "a_groups", "a_effects", LIMITED, "a_batches", "a_long"],
     "team_b": ["b_orders", "b_orders", "b_dedup"],
     "anybody": ["default", "volatile", "c_orders"],
     "airflow": ["d_watched", "d_waited", "d_deferred"],
@@ -49,6 +53,9 @@ QUEUES = {
 }
 PACE = {"airflow": 5.0, "slices": 10.0}  # calls a second, where they are not 40
 GROUPS_EACH = 5
+STEPS = ("charge", "print", "mail")
+BODIES = "bodies"
+"""The folder of the large bodies, next to the histories."""
 
 
 class Actor:
@@ -57,6 +64,7 @@ class Actor:
     def __init__(self, name: str, dsn: str, history: History, seed: int) -> None:
         self.name, self.dsn, self.history = name, dsn, history
         self.random = random.Random(seed)
+        self.bodies = BodyStore(history.folder / BODIES, above=1000)
         self.stopping = threading.Event()
         self.number = 0
         signal.signal(signal.SIGTERM, lambda *_: self.stopping.set())
@@ -98,7 +106,9 @@ class Publisher(Actor):
 
     def publish(self, conn: Connection) -> None:
         queue = self.random.choice(QUEUES[self.team])
-        bodies = [self.body(queue) for _ in range(self.random.choice([1, 1, 1, 2, 5]))]
+        # Now and then more than a rate lets pass in a second, but on average less.
+        sizes = [1] * 29 + [50] if queue == LIMITED else [1, 1, 1, 2, 5]
+        bodies = [self.body(queue) for _ in range(self.random.choice(sizes))]
         options: dict[str, Any] = {}
         if queue == "a_groups":
             groups = [f"{self.life}/{self.random.randrange(GROUPS_EACH)}" for _ in bodies]
@@ -106,6 +116,16 @@ class Publisher(Actor):
                 self.in_group[group] = self.in_group.get(group, 0) + 1
                 body |= {"g": group, "n": self.in_group[group]}
             options["group_keys"] = groups
+        if queue == LIMITED:
+            options["group_keys"] = [self.random.choice("abc") for _ in bodies]
+        if queue == "a_batches":
+            options["headers"] = {"batch": bodies[0]["k"]}
+            options["topics"] = [self.random.choice(["small", "large"]) for _ in bodies]
+        if queue == "a_long":
+            for body in bodies:
+                body["text"] = body["k"] * self.random.choice([1, 100])
+                body["sha256"] = sha256(body["text"].encode()).hexdigest()
+            options["references"] = [body["k"] for body in bodies]
         if queue == "b_dedup":
             keys = [body["k"] for body in bodies]
             if self.unsure or self.random.random() < 0.3:
@@ -122,7 +142,10 @@ class Publisher(Actor):
         self.history.write("rolled back" if rolled_back else "invoke", q=queue, keys=keys)
         try:
             with conn.transaction(force_rollback=rolled_back):
-                run(conn, verbs.publish_batch(queue, bodies, **options))
+                sent = [self.bodies.put(conn, body) for body in bodies] if queue == "a_long" else bodies
+                run(conn, verbs.publish_batch(queue, sent, **options))
+                if queue == "a_batches" and (at_once := self.random.random() < 0.5):
+                    run(conn, verbs.close_batch(queue, keys[0], "ends"))
         except (psycopg.OperationalError, ConnectionFailed):
             self.unsure += keys if queue == "b_dedup" else []
             raise
@@ -133,6 +156,10 @@ class Publisher(Actor):
             raise
         if not rolled_back:
             self.history.write("ok", q=queue, keys=keys)
+        if queue == "a_batches" and not rolled_back:
+            if not at_once:
+                run(conn, verbs.close_batch(queue, keys[0], "ends", expected=len(keys)))
+            self.history.write("closed", batch=keys[0], messages=len(keys))
         if self.team == "team_a" and self.random.random() < 0.02:
             self.trespass(conn)
         self.stopping.wait(self.random.expovariate(PACE.get(self.team, 40.0)))
@@ -153,7 +180,7 @@ class Publisher(Actor):
 class Functions(Actor):
     """Leases, extends, archives and releases through the functions, and dawdles past its lease now and then."""
 
-    queues = ("a_orders", "a_short", "b_orders", "b_dedup", "c_orders", "volatile")
+    queues = ("a_orders", "a_short", LIMITED, "a_batches", "b_orders", "b_dedup", "c_orders", "volatile")
 
     def start(self) -> None:
         self.serve(self.turn)
@@ -195,10 +222,11 @@ class Workers(Actor):
     """The worker of the package, with a handler that sometimes raises, rejects, fails or asks to come again."""
 
     def start(self) -> None:
-        queue = {"a": "a_groups", "b": "b_orders"}[self.name[0]]
+        queue = {"a": "a_groups", "b": "b_orders", "l": "a_long"}[self.name[0]]
         consumer = Consumer(
             queue_name=queue, handle=self.handle, batch_size=20, lease_for=LEASE, handled_by=self.name,
-            retry_delay=lambda attempts: timedelta(milliseconds=50),
+            retry_delay=lambda attempts: timedelta(milliseconds=50), bodies=self.bodies,
+            handler_timeout=LEASE / 3 if queue == "a_long" else None,
         )  # fmt: skip
         while not self.stopping.is_set():
             try:
@@ -211,6 +239,8 @@ class Workers(Actor):
 
     def handle(self, message: Message) -> Outcome | None:
         self.history.write("deliver", q=message.queue_name, keys=[message.body["k"]])
+        if message.queue_name == "a_long":
+            self.do_steps(message)
         match self.random.randrange(200):
             case 0:
                 raise KeyError("a bug")
@@ -221,6 +251,24 @@ class Workers(Actor):
             case 3:
                 return Retry(timedelta(milliseconds=20), count_attempt=False)
         return None
+
+    def do_steps(self, message: Message) -> None:
+        key, text = message.body["k"], message.body["text"]
+        if message.reference != key or sha256(text.encode()).hexdigest() != message.body["sha256"]:
+            self.history.write("wrong body", keys=[key])
+        for step in STEPS:
+            try:
+                kept = message.step(step, lambda: f"{self.name} {time.time_ns()}")
+            except InvalidArgument as error:
+                # Somebody else has kept it although this lease continues.
+                self.history.write("step refused", keys=[key], text=str(error)[:200])
+                raise
+            self.history.write("step", keys=[key], step=step, result=kept)
+            chance = self.random.random()
+            if chance < 0.01:
+                time.sleep(2 * LEASE.total_seconds())  # and loses the lease, which is renewed for a third of one
+            elif chance < 0.03:
+                raise KeyError("a bug between two steps")
 
 
 class Raw(Actor):
@@ -285,6 +333,8 @@ class Upkeep(Actor):
     def turn(self, conn: Connection) -> None:
         run(conn, verbs.upkeep())
         run(conn, verbs.run_schedules())
+        if self.random.random() < 0.1:
+            self.bodies.clean(conn, older_than=timedelta(seconds=20))
         self.stopping.wait(1.0)
 
 

@@ -14,6 +14,7 @@ class History:
     """Appends to the file of one process, each entry with one write of the system."""
 
     def __init__(self, file: Path) -> None:
+        self.folder = file.parent
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(self, kind: str, **entry: Any) -> None:

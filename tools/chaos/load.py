@@ -12,7 +12,7 @@ from typing import Any
 from tools import ROOT
 from tools.chaos.stage import Stage
 
-# kind, name, user. The first letter of a consumer's name is its team.
+# kind, name, user. The first letter of a consumer's name is its team, or l for long work.
 ACTORS = (
     ("publisher", "team_a.1", "chaos_a"),
     ("publisher", "team_a.2", "chaos_a"),
@@ -27,6 +27,8 @@ ACTORS = (
     ("worker", "b.worker", "chaos_b"),
     ("raw", "raw.1", "chaos_any"),
     ("raw", "raw.2", "chaos_any"),
+    ("worker", "l.worker.1", "chaos_a"),
+    ("worker", "l.worker.2", "chaos_a"),
     ("effects", "a.effects", "chaos_a"),
     ("upkeep", "upkeep", "chaos_any"),
 )

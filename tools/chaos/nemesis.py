@@ -17,6 +17,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import migrate
 from tools.chaos.history import History
+from tools.chaos.leases import LIMITED
 from tools.chaos.load import Load
 from tools.chaos.stage import DATABASE, Stage
 
@@ -241,14 +242,18 @@ class Nemesis:
             thread.join()
 
     def lose_the_marks(self) -> None:
-        """Let leases begin anywhere, and look when they will: that may cost time, but no message."""
+        """Let leases begin anywhere, and look when they will: that may cost time, but no message.
+
+        A rate whose mark is lost begins anew, so the one that the account is about keeps its mark.
+        """
         with self.admin() as conn:
             conn.execute(
                 "SELECT setval(sequence, greatest(1, (%s * extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
                 " FROM (SELECT mark AS sequence FROM messages.lane"
-                "       UNION ALL SELECT unnest(ARRAY[look_due, rate_mark, probe]) FROM messages.queue) x"
+                "       UNION ALL SELECT unnest(ARRAY[look_due, probe]) FROM messages.queue"
+                "       UNION ALL SELECT rate_mark FROM messages.queue WHERE queue_name <> %s) x"
                 " WHERE sequence IS NOT NULL",
-                [self.random.choice([0, 1, 2])],
+                [self.random.choice([0, 1, 2]), LIMITED],
             )
 
     def mend(self) -> None:
@@ -260,6 +265,7 @@ class Nemesis:
         with self.admin() as conn:
             conn.execute(
                 "SELECT messages.alter_queue(queue_name, max_leased => 0, rate_limit => 0, max_depth => 0,"
-                " paused => false) FROM messages.queue"
+                " paused => false) FROM messages.queue WHERE queue_name <> %s",
+                [LIMITED],
             )
         self.stage.proxy.cut()

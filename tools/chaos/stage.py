@@ -11,6 +11,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.errors import QueueNotFound
+from tools.chaos import leases
 from tools.chaos.airflow import Airflow
 from tools.chaos.proxy import Proxy
 from tools.chaos.slices import Slices
@@ -26,6 +27,10 @@ QUEUES: Final = {
     "a_effects": f"max_attempts => {MANY}",
     "b_orders": f"max_attempts => {MANY}, notify => 'gated'",
     "b_dedup": f"max_attempts => {MANY}",
+    leases.LIMITED: f"max_attempts => {MANY}, {leases.POLICY}",
+    "a_batches": f"max_attempts => {MANY}, fair_by => 'topic'",
+    "a_long": f"max_attempts => {MANY}",
+    "ends": "",
     "default": f"max_attempts => {MANY}",
     "volatile": f"max_attempts => {MANY}",
     "c_orders": f"max_attempts => {MANY}",
@@ -36,7 +41,7 @@ QUEUES: Final = {
     "ticks": "",
 }
 GRANTS: Final = {
-    "chaos_a": [q for q in QUEUES if q[:2] == "a_"] + ["volatile"],
+    "chaos_a": [q for q in QUEUES if q[:2] == "a_"] + ["ends", "volatile"],
     "chaos_b": [q for q in QUEUES if q[:2] == "b_"],
 }
 
@@ -73,6 +78,7 @@ class Stage:
         with psycopg.connect(self.dsn, autocommit=True) as conn:
             migrate(conn)
             conn.execute("CREATE TABLE public.effect (k text)")
+            conn.execute(leases.LOG.encode())
         self.create_queues()
         self.proxy.target = self.cluster.port
         self.proxy.start()
@@ -125,8 +131,8 @@ class Stage:
                         with suppress(QueueNotFound):
                             run(conn, verbs.grant_queue(queue, role, privilege))
             conn.execute(
-                "GRANT messages_publisher, messages_consumer, messages_raw, messages_upkeep, messages_pipeline"
-                " TO chaos_any"
+                "GRANT messages_publisher, messages_consumer, messages_raw, messages_upkeep, messages_pipeline,"
+                " messages_reader TO chaos_any"
             )
             conn.execute("GRANT INSERT ON public.effect TO chaos_a")
             run(conn, verbs.schedule("each_minute", "* * * * *", "ticks", {"q": "ticks"}))

@@ -80,6 +80,12 @@ _RULES: Final = {
     "group_keys": argument.optional(argument.any_texts),
     "dedup_keys": argument.optional(argument.any_texts),
 }
+_BATCH_RULES: Final = {
+    "queue_name": argument.any_text,
+    "batch": argument.any_text,
+    "into_queue": argument.any_text,
+    "expected": argument.optional(argument.whole(0, 10**12)),
+}
 
 
 def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement[int]:
@@ -138,6 +144,7 @@ def close_batch(
     Messages of a transaction that is still open are not known: close in the transaction that publishes, or give
     `expected`.
     """
+    argument.check(locals(), _BATCH_RULES)
     return Statement("close_batch", locals(), one)
 
 

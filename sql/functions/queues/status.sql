@@ -72,9 +72,16 @@ BEGIN
                    SELECT min(first.visible_at) FROM messages.lane p
                     CROSS JOIN LATERAL (
                        SELECT greatest(walked.visible_at, CASE WHEN walked.fair_key IS NOT NULL THEN walked.created_at END) AS visible_at FROM (
-                           SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m
-                            WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
-                            ORDER BY m.visible_at LIMIT count_up_to) walked
+                           (SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m
+                             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
+                             ORDER BY m.visible_at LIMIT count_up_to)
+                           UNION ALL
+                           -- If all of these are leased: from the mark on, where the next lease looks.
+                           (SELECT m.* FROM (SELECT messages.stored_time(p.mark, moment) AS begins OFFSET 0) marked
+                             CROSS JOIN LATERAL (
+                                SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m
+                                 WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at >= begins AND m.visible_at <= moment
+                                 ORDER BY m.visible_at LIMIT count_up_to) m)) walked
                         WHERE coalesce(walked.lock_expires_at <= moment, true) LIMIT 1) first
                     WHERE p.queue_name = c.queue_name)) END AS oldest_of_all
           FROM counted c

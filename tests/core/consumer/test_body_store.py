@@ -405,6 +405,13 @@ def test_clean_removes_what_no_message_points_to_and_keeps_the_rest(
     assert files(folder) == other
 
 
+@pytest.mark.parametrize("years", [2100, 6000, 7000, 2_700_000])
+def test_what_is_older_than_any_body_removes_none(conn: Connection, store: BodyStore, folder: Path, years: int) -> None:
+    store.put(conn, LARGE)
+    assert store.clean(conn, older_than=timedelta(days=365.25 * years)) == 0
+    assert len(list(folder.iterdir())) == 1
+
+
 def test_a_body_whose_key_is_remembered_stays_until_it_is_cleaned(
     conn: Connection, queue: Queue, store: BodyStore, folder: Path
 ) -> None:

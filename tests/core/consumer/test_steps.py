@@ -9,9 +9,10 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -460,6 +461,21 @@ def test_the_result_of_a_step_whose_lease_goes_meanwhile_is_not_kept(conn: Conne
     leases = [Lease(conn, [message], lease_for=MINUTE)]
     with pytest.raises(LeaseLost, match="step 'a' of message 1 was done, but its result, a NoneType, is not kept: the"):
         message.step("a", leases.clear)
+
+
+def test_a_handler_that_hung_until_its_consumer_was_gone_has_lost_its_lease(conn: Connection, one: int) -> None:
+    goes_on, raised = Event(), Future[Exception]()
+
+    def handle(message: Message) -> None:
+        goes_on.wait(60)
+        try:
+            message.step("a", pytest.fail)
+        except Exception as error:
+            raised.set_result(error)
+
+    drain(conn, handle, handler_timeout=0.1, lease_for=0.3)
+    goes_on.set()
+    assert isinstance(raised.result(timeout=30), LeaseLost)
 
 
 def test_a_message_goes_to_another_process_without_its_lease(conn: Connection, one: int) -> None:

@@ -333,11 +333,32 @@ def test_errors_name_what_is_wrong(conn: Connection, orders: str) -> None:
         (verbs.close_batch("orders", "a", "nowhere"), QueueNotFound, "'nowhere'"),
         (verbs.close_batch("orders", "", "ends"), InvalidArgument, "the number of characters of the batch is 0"),
         (verbs.close_batch("orders", "x" * 201, "ends"), InvalidArgument, "batch is 201"),
-        (verbs.close_batch("orders", "a", "ends", expected=-1), InvalidArgument, "expected is -1"),
         (verbs.close_batch("orders", "a", "ends", headers={"a": "x" * 70_000}), MessageTooLarge, "headers"),
     ):
         with pytest.raises(kind, match=said):
             run(conn, call)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"queue_name": 5}, "queue_name is 5. Give a text"),
+        ({"batch": 5}, "batch is 5. Give a text"),
+        ({"batch": "\ud800"}, "half of a surrogate pair"),
+        ({"batch": "a\0"}, "NUL"),
+        ({"into_queue": None}, "into_queue is None. Give a text"),
+        ({"expected": -1}, "expected is -1. Give a whole number from 0"),
+        ({"expected": "2"}, "expected is '2'. Give a whole number"),
+    ],
+)
+def test_a_wrong_argument_is_named_where_it_is_written(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        verbs.close_batch(**{"queue_name": "orders", "batch": "a", "into_queue": "ends"} | wrong)
+
+
+def test_a_number_that_sql_refuses_is_named_too(conn: Connection, orders: str) -> None:
+    with pytest.raises(psycopg.Error, match="expected is -1"):
+        conn.execute("SELECT messages.close_batch('orders', 'a', 'ends', expected => -1)")
 
 
 def test_a_batch_of_which_more_than_200_characters_were_written_is_published_all_the_same(

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import QueueStatus
 from airflow_provider_pgqueue.core.quantity import quantity, seen
+from tests.core.lease.test_marks import look_again
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -93,6 +94,18 @@ def test_the_oldest_ready_message_of_a_long_queue_is_found_in_any_priority(conn:
     (found,) = run(conn, verbs.status("orders"))
     assert found.depth > 10_000
     assert found.oldest_age > timedelta(hours=1)
+
+
+def test_the_oldest_ready_message_is_found_behind_ten_thousand_that_are_leased(conn: Connection, queue: Queue) -> None:
+    fill(conn, LONG if queue("orders") else 0)
+    for _ in range(2):
+        assert len(run(conn, verbs.lease("orders", max_messages=10_000))) == 10_000
+    look_again(conn)  # which moves the mark behind them
+    run(conn, verbs.ready_queues(["orders"]))
+    quick, exact = both(conn)
+    assert quick.oldest_age is not None
+    assert exact.oldest_age is not None
+    assert abs(quick.oldest_age - exact.oldest_age) < timedelta(seconds=10)
 
 
 def test_of_many_dead_messages_people_see_what_was_counted(conn: Connection, queue: Queue) -> None:

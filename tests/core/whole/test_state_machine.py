@@ -9,8 +9,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from airflow_provider_pgqueue.core import Failed, Rejected, Success, run, verbs
-from airflow_provider_pgqueue.core.errors import LeaseLost, QueueFull, QueuePaused
+from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost, QueueFull, QueuePaused
 
 Connection = psycopg.Connection[Any]
 
@@ -39,6 +39,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "skips": {"max_attempts": 2, "on_dead_head": "skip", "max_leased": 2},
     "short": {"max_attempts": 1, "max_depth": 4, "notify": "gated"},
     "turns": {"max_attempts": 3, "fair_by": "group"},
+    "limited": {"max_attempts": 3, "max_leased_per_group": 2, "rate_limit": 4, "rate_period": HOUR, "rate_burst": 3},
 }
 BINDINGS = {"blocks": "x.#", "short": "*.y"}
 REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
@@ -70,7 +71,9 @@ class Item:
     in_line: bool = True  # its place is that of its publishing
     returned: bool = False  # it was leased before
     result: str | None = None
+    counts_as: str | None = None  # the result in the numbers of its batch; None if another counts in its place
     dead_token: UUID | None = None
+    steps: dict[str, Any] = field(default_factory=dict)
 
     @property
     def max_attempts(self) -> int:
@@ -91,6 +94,10 @@ class Item:
         """Whether the next look changes it."""
         return self.lease == "over" or (self.lease is None and self.expired)
 
+    @property
+    def is_of_batch(self) -> bool:
+        return "batch" in (self.headers or {})
+
 
 class Verbs(RuleBasedStateMachine):
     """Calls verbs in any order, in one session: what each returns, and all that it changes, is what the model says."""
@@ -104,17 +111,21 @@ class Verbs(RuleBasedStateMachine):
         self.damaged: set[str] = set()  # queues whose marks point anywhere
         self.dedup: dict[tuple[str, str], int] = {}
         self.tokens: list[UUID] = [uuid4()]
+        self.spent: dict[str, datetime] = {}  # until when the rate of a queue is used up
+        self.closed: dict[str, int] = {}  # queues whose batch is closed, and how many it expects
+        self.ended: set[str] = set()  # queues whose batch has ended
         self.number = 0
 
     @initialize()
     def create_queues(self) -> None:
         for queue, policy in QUEUES.items():
             assert run(self.conn, verbs.create_queue(queue, backoff_first=HOUR, backoff_max=HOUR, **policy))
+        run(self.conn, verbs.create_queue("ends"))
         for queue, pattern in BINDINGS.items():
             run(self.conn, verbs.bind_topic(queue, pattern))
 
     def teardown(self) -> None:
-        for queue in QUEUES:
+        for queue in (*QUEUES, "ends"):
             run(self.conn, verbs.drop_queue(queue, force=True))
         self.conn.execute("DELETE FROM messages.message_archive")
 
@@ -127,10 +138,15 @@ class Verbs(RuleBasedStateMachine):
         return item.group is None or (self.is_head(item) and not self.is_blocked(item))
 
     def is_head(self, item: Item) -> bool:
-        """Whether it is the first of its group, and none of the group is leased: requeued ones go before the others."""
+        """Whether there is room for it in its group: requeued ones go before the others.
+
+        A delayed one lets others pass only where more than one may be leased.
+        """
+        most = QUEUES[item.queue].get("max_leased_per_group", 1)
         group = [other for other in self.of(item.queue) if other.group == item.group]
-        first = min(group, key=lambda other: (-other.requeues, other.id))
-        return first is item and not any(other.lease == "held" for other in group)
+        waiting = [other for other in group if other.lease != "held" and not (most > 1 and other.delayed)]
+        waiting.sort(key=lambda other: (-other.requeues, other.id))
+        return item in waiting[: max(0, most - sum(other.lease == "held" for other in group))]
 
     def is_blocked(self, item: Item) -> bool:
         blocks = QUEUES[item.queue].get("on_dead_head") != "skip"
@@ -143,7 +159,9 @@ class Verbs(RuleBasedStateMachine):
 
     def finish(self, item: Item, result: str) -> None:
         del self.live[item.id]
-        item.result, item.lease = result, None
+        item.result, item.counts_as, item.lease = result, result, None
+        if result in ("success", "cancelled"):
+            item.steps = {}
         self.archive[item.id] = item
 
     def come_back(self, item: Item) -> None:
@@ -186,7 +204,7 @@ class Verbs(RuleBasedStateMachine):
         group=st.sampled_from([None, None, "g", "h"]),
         delayed=st.sampled_from([False, False, True]),
         expires=st.booleans(),
-        headers=st.sampled_from([None, {"k": 1}]),
+        headers=st.sampled_from([None, {"k": 1}, {"batch": "b"}]),
         dedup_key=st.sampled_from([None, None, "k", "l"]),
         on_conflict=st.sampled_from(["skip", "replace"]),
     )
@@ -232,13 +250,13 @@ class Verbs(RuleBasedStateMachine):
         assert new.id == known
         if replaces and before:
             before.body, before.headers, before.topic, before.delayed = new.body, headers, None, delayed
-            before.can_expire, before.expired, before.in_line = expires, False, False
+            before.can_expire, before.expired, before.in_line, before.steps = expires, False, False, {}
 
     def is_full(self, queue: str, arriving: int) -> bool:
         return len(self.of(queue)) + arriving > QUEUES[queue].get("max_depth", 10**9)
 
     @rule(
-        queue=st.sampled_from(sorted(QUEUES)),
+        queue=st.sampled_from([*sorted(QUEUES), "limited", "limited"]),
         groups=st.lists(st.sampled_from([None, "g", "h"]), min_size=1, max_size=4),
         keys=st.lists(st.sampled_from([None, "k", "l"]), min_size=4, max_size=4),
         deduplicated=st.booleans(),
@@ -325,6 +343,7 @@ class Verbs(RuleBasedStateMachine):
             assert (message.attempts, message.requeues) == (item.attempts, item.requeues)
             assert (message.topic, message.group_key, message.headers) == (item.topic, item.group, item.headers)
             taken.append(item)
+        self.spend(queue, taken)
         self.check_taken(queue, taken, limit, matches, ready)
         if token:
             self.tokens.append(token)
@@ -343,10 +362,13 @@ class Verbs(RuleBasedStateMachine):
             assert self.is_ready(item), "a message that was not ready was consumed"
             item.attempts += 1
             self.finish(item, "success")
+        self.spend(queue, taken)
         self.check_taken(queue, taken, number, FILTERS["any"][1], ready)
 
     def prepare(self, queue: str, matches: Callable[[Item], bool], looks: bool) -> list[Item]:
         """Let the next call look at the queue, or not, and return what is ready in an order that is known."""
+        ((now,),) = self.conn.execute("SELECT clock_timestamp()").fetchall()
+        self.allowed = self.rate_left(queue, now)
         if not looks:
             self.conn.execute("SELECT setval(look_due, %s) FROM messages.queue", [int((time.time() + 10) * 10**6)])
             return []
@@ -354,10 +376,32 @@ class Verbs(RuleBasedStateMachine):
         self.look(queue)
         return [item for item in self.of(queue) if self.is_ready(item) and matches(item) and item.group is None]
 
+    def rate_left(self, queue: str, at: datetime) -> int:
+        """Return how many may be leased at that time: as many steps of the rate as fit behind what is used up."""
+        policy = QUEUES[queue]
+        if "rate_limit" not in policy:
+            return 10**9
+        step = policy["rate_period"] / policy["rate_limit"]
+        return int((policy["rate_burst"] * step - (max(self.spent.get(queue, at), at) - at)) // step)
+
+    def spend(self, queue: str, taken: Sequence[Item]) -> None:
+        """Use up the rate for what was taken, by the times at which the database says that it was."""
+        rows = self.conn.execute(
+            "SELECT leased_at FROM messages.message WHERE id = ANY (%(ids)s)"
+            " UNION ALL SELECT leased_at FROM messages.message_archive WHERE id = ANY (%(ids)s)",
+            {"ids": [item.id for item in taken]},
+        ).fetchall()
+        for at, number in sorted(Counter(at for (at,) in rows).items()):
+            assert number <= self.rate_left(queue, at), "more was leased than the rate allows"
+            if "rate_limit" in (policy := QUEUES[queue]):
+                used = number * policy["rate_period"] / policy["rate_limit"]
+                self.spent[queue] = max(self.spent.get(queue, at), at) + used
+
     def check_taken(
         self, queue: str, taken: Sequence[Item], limit: int, matches: Callable[[Item], bool], ready: Sequence[Item]
     ) -> None:
         assert len(taken) <= max(limit, 0)
+        limit = min(limit, self.allowed)
         # A call tries ten times at most, and takes one message of a group at a time.
         tries = max(Counter(item.group for item in taken if item.group).values(), default=0)
         if len(taken) < limit and queue not in self.damaged and tries < 9:
@@ -479,6 +523,54 @@ class Verbs(RuleBasedStateMachine):
         mine = self.held(lock_token, dict.fromkeys(ids))
         self.settle(verbs.extend(lock_token, ids, lease_for=hours * HOUR), ids, mine)
 
+    @precondition(lambda self: any(item.token for item in self.live.values()))
+    @rule(token=TOKENS, some=SOME, name=st.sampled_from(["charge", "mail"]))
+    def record_step(self, token: int, some: list[int], name: str) -> None:
+        lock_token, (id_, *_) = self.some(token, some)
+        result = self.next_body()
+        call = verbs.record_step(lock_token, id_, name, result)
+        if not (mine := self.held(lock_token, [id_])):
+            for lost in (call, verbs.recorded_steps(lock_token, id_)):
+                with pytest.raises(LeaseLost):
+                    run(self.conn, lost)
+            return
+        (item,) = mine
+        if name in item.steps:
+            with pytest.raises(InvalidArgument, match="is kept already"):
+                run(self.conn, call)
+        else:
+            assert run(self.conn, call) == result
+            item.steps[name] = result
+        kept = run(self.conn, verbs.recorded_steps(lock_token, id_))
+        assert [(step["name"], step["result"]) for step in kept] == list(item.steps.items())
+
+    # Batches ----------------------------------------------------------------------------------------------------------
+
+    @rule(queue=st.sampled_from(sorted(QUEUES)), expected=st.sampled_from([None, 1, 3]))
+    def close_batch(self, queue: str, expected: int | None) -> None:
+        is_open = run(self.conn, verbs.close_batch(queue, "b", "ends", expected=expected))
+        assert is_open == (queue not in self.ended)
+        if is_open:
+            self.closed[queue] = expected or 0
+
+    def is_over(self, queue: str) -> bool:
+        """Whether the batch of a queue has no unfinished message, and as many have ended as it expects."""
+        unfinished = any(item.is_of_batch for item in self.of(queue))
+        return not unfinished and self.results(queue).total() >= self.closed[queue]
+
+    def results(self, queue: str) -> Counter[str]:
+        of_batch = [item for item in self.archive.values() if item.queue == queue and item.is_of_batch]
+        return Counter(item.counts_as for item in of_batch if item.counts_as)
+
+    @precondition(lambda self: self.closed)
+    @rule()
+    def it_is_time_to_end_batches(self) -> None:
+        over = {queue for queue in self.closed if self.is_over(queue)}
+        self.conn.execute("UPDATE messages.timer SET at = clock_timestamp() WHERE ids = '{}'")
+        run(self.conn, verbs.ready_queues(sorted(QUEUES)))
+        self.batches_end_once_and_with_the_right_numbers()
+        assert over <= self.ended, "a batch that is over did not end"
+
     @precondition(lambda self: bool(self.live))
     @rule(some=SOME, pick=st.integers(0, 1000))
     def cancel(self, some: list[int], pick: int) -> None:
@@ -509,6 +601,7 @@ class Verbs(RuleBasedStateMachine):
         assert run(self.conn, verbs.change(queue, list(chosen), **to)) == sorted(item.id for item in mine)
         for item in mine:
             item.body = to.get("body", item.body)
+            item.steps = {} if "body" in to else item.steps
             item.priority = item.priority if priority is None else priority
             if delay is not None:
                 # One that was published with a delay has the place of its end.
@@ -557,6 +650,19 @@ class Verbs(RuleBasedStateMachine):
             "INSERT INTO messages.timer (queue_name, at, lock_token, ids) VALUES (%s, clock_timestamp(), %s, %s)",
             [item.queue, token, [item.id]],
         )
+
+    @precondition(lambda self: self.spent)
+    @rule(number=st.integers(1, 4))
+    def the_rate_allows_more(self, number: int) -> None:
+        for queue, policy in QUEUES.items():
+            if queue in self.spent:
+                passed = number * policy["rate_period"] / policy["rate_limit"]
+                self.spent[queue] -= passed
+                self.conn.execute(
+                    "SELECT setval(rate_mark, pg_sequence_last_value(rate_mark) - %s) FROM messages.queue"
+                    " WHERE queue_name = %s",
+                    [passed // timedelta(microseconds=1), queue],
+                )
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 1000), token=st.one_of(st.none(), st.integers(0, 9)))
@@ -653,8 +759,9 @@ class Verbs(RuleBasedStateMachine):
                 old.headers,
                 requeues=old.requeues + 1,
                 in_line=False,
+                steps=dict(old.steps),
             )
-            old.result, old.dead_token = None, None
+            old.result, old.counts_as, old.dead_token = None, None, None
             self.add(again)
 
     @precondition(lambda self: self.dead())
@@ -730,21 +837,41 @@ class Verbs(RuleBasedStateMachine):
         self.reconcile()
         rows = self.conn.execute(
             "SELECT id, queue_name, message, priority, attempts, requeues, group_key, topic, headers,"
-            " lock_expires_at > clock_timestamp(), lock_token FROM messages.message ORDER BY id"
+            " lock_expires_at > clock_timestamp(), lock_token, steps FROM messages.message WHERE queue_name <> 'ends'"
+            " ORDER BY id"
         ).fetchall()
-        assert rows == [
+        assert with_steps(rows) == [
             (
                 item.id, item.queue, item.body, item.priority, item.attempts, item.requeues, item.group, item.topic,
-                item.headers, None if item.lease is None else item.lease == "held", item.token,
+                item.headers, None if item.lease is None else item.lease == "held", item.token, item.steps,
             )
             for item in sorted(self.live.values(), key=lambda item: item.id)
         ]  # fmt: skip
-        rows = self.conn.execute("SELECT id, queue_name, attempts, message FROM messages.message_archive").fetchall()
-        assert sorted(row[:3] for row in rows) == sorted((i.id, i.queue, i.attempts) for i in self.archive.values())
+        rows = self.conn.execute(
+            "SELECT id, queue_name, attempts, steps FROM messages.message_archive ORDER BY id"
+        ).fetchall()
+        finished = sorted(self.archive.values(), key=lambda item: item.id)
+        assert with_steps(rows) == [(item.id, item.queue, item.attempts, item.steps) for item in finished]
         rows = self.conn.execute(
             "SELECT id, result FROM messages.dead_message JOIN messages.message_archive USING (id, result)"
         ).fetchall()
         assert sorted(rows) == sorted((item.id, item.result) for item in self.dead())
+
+    @invariant()
+    def batches_end_once_and_with_the_right_numbers(self) -> None:
+        self.reconcile()
+        ends = [body for (body,) in self.conn.execute("SELECT message FROM messages.message WHERE queue_name = 'ends'")]
+        assert len(ends) == len({body["queue_name"] for body in ends})
+        for body in ends:
+            if (queue := body["queue_name"]) not in self.ended:
+                results = self.results(queue)
+                assert self.is_over(queue)
+                assert body == {
+                    "queue_name": queue, "batch": "b", "messages": results.total(),
+                    "results": {result: results[result] for result in RESULTS},
+                }  # fmt: skip
+                self.ended.add(queue)
+                del self.closed[queue]
 
     @invariant()
     def whatever_ends_has_a_timer(self) -> None:
@@ -759,7 +886,7 @@ class Verbs(RuleBasedStateMachine):
     @invariant()
     def status_counts_it(self) -> None:
         behind = self.behind()
-        for status in run(self.conn, verbs.status()):
+        for status in (one for one in run(self.conn, verbs.status()) if one.queue_name != "ends"):
             items = self.of(status.queue_name)
             held = sum(item.lease == "held" for item in items)
             delayed = sum(item.lease is None and (item.delayed or item.id in behind) for item in items)
@@ -767,6 +894,11 @@ class Verbs(RuleBasedStateMachine):
             assert (status.depth, status.leased, status.delayed, status.dead) == (len(items), held, delayed, dead)
             assert status.ready == len(items) - held - delayed
             assert not status.paused
+
+
+def with_steps(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return rows with the results of their steps by name in the place of all that was kept."""
+    return [(*row, {step["name"]: step["result"] for step in steps or []}) for *row, steps in rows]
 
 
 def test_any_order_of_verbs_gives_what_the_model_gives(conn: Connection) -> None:
