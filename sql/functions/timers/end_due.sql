@@ -54,9 +54,12 @@ BEGIN
         SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id
           FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
          WHERE m.lock_expires_at IS NOT NULL AND (t.lock_token IS NULL OR t.lock_token = m.lock_token) OR m.expires_at <= moment
-            OR m.due_at IS NOT NULL AND m.visible_at <= moment)
-    INSERT INTO messages.timer (queue_name, at, lock_token, ids)
-    SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3;
+            OR m.due_at IS NOT NULL AND m.visible_at <= moment),
+    timed AS (
+        INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+        SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3)
+    -- Where all are locked, there is no more to do for now.
+    SELECT more AND count(*) FILTER (WHERE k.at = moment + interval '100 ms') < cardinality(known) INTO more FROM kept k;
 END $$;
 COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz) IS
     'Ends what the timers of a queue say is due, for about max_messages messages, or the one lease that is larger, and since this time: archives what is out of attempts or past its expires_at, and lets the others come back; and ends batches. Returns how many it freed and archived, and whether more may be due.';

@@ -17,8 +17,6 @@ BEGIN
     BEGIN
         PERFORM messages.mend_lanes(here);
         SELECT * INTO freed, archived, more FROM messages.end_due(here, 5000);
-        -- Locked messages were put off; the next upkeep takes them.
-        more := more AND freed + archived > 0;
         PERFORM messages.look(here) WHERE NOT more;
         rung := coalesce((SELECT messages.ring(here, 100) FROM messages.queue q
                            WHERE q.queue_name = here AND NOT more AND q.notify <> 'off' AND NOT q.paused AND NOT messages.rings_are_paused()), 0);
