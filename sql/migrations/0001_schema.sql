@@ -28,6 +28,7 @@ CREATE TABLE messages.queue (
     break_after      smallint    CHECK (break_after BETWEEN 1 AND 100),
     broken_since     timestamptz,
     probe            regclass,
+    probe_due        regclass,
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -49,7 +50,7 @@ COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of mess
 COMMENT ON COLUMN messages.queue.rate_limit IS 'How many messages may be leased in a rate_period, evenly spread; each delivery counts. NULL for any number.';
 COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
 COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages may be leased at once after a pause; the next have to wait for their time.';
-COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit, or the pause of a broken queue. NULL until there was a rate_limit or a break_after.';
+COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only whoever may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a ring, or -2 for the rate_mark.';
@@ -57,6 +58,7 @@ COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take
 COMMENT ON COLUMN messages.queue.break_after IS 'After how many failed attempts in a row with one cause the queue breaks; NULL for never.';
 COMMENT ON COLUMN messages.queue.broken_since IS 'When it broke; NULL if it did not. While it is broken, one message at a time is leased, with growing pauses, until one succeeds.';
 COMMENT ON COLUMN messages.queue.probe IS 'Sequence: the id of the message that was leased last while the queue was broken.';
+COMMENT ON COLUMN messages.queue.probe_due IS 'Sequence: the time from which the next may be leased while the queue is broken.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
 

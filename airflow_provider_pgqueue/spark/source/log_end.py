@@ -88,7 +88,7 @@ class LogWatch:
         self._session = session
         self._queue_names = queue_names or None
         self._after_removal = 0
-        self._rest = _LOOK_EVERY
+        self._rest = min(_LOOK_EVERY, _LONGEST_REST)
         self._end: LogEnd | None = None
         self._looked = self._moved = self._warned = 0.0
 

@@ -17,7 +17,8 @@ BEGIN
     PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
     IF policy.broken_since IS NOT NULL THEN
         policy := messages.judge_probe(policy);
-        PERFORM messages.open_queue(lease_again.queue_name) WHERE policy.broken_since IS NULL;
+        -- The transaction of consume, which lasts as long as its work, would hold the row of the queue.
+        PERFORM messages.open_queue(lease_again.queue_name) WHERE policy.broken_since IS NULL AND NOT consumes;
     END IF;
     limited := policy.rate_limit IS NOT NULL OR policy.broken_since IS NOT NULL;
     -- Messages that a look frees stay locked until the commit, and the transaction of a consumer lasts as long as its work.

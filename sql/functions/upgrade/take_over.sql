@@ -26,9 +26,9 @@ BEGIN
         SELECT count(*) FROM (
             SELECT q.look_due FROM messages.queue q
             UNION ALL
-            SELECT q.rate_mark FROM messages.queue q WHERE num_nonnulls(q.rate_limit, q.break_after) > 0
+            SELECT q.rate_mark FROM messages.queue q WHERE q.rate_limit IS NOT NULL
             UNION ALL
-            SELECT q.probe FROM messages.queue q WHERE q.break_after IS NOT NULL
+            SELECT unnest(ARRAY[q.probe, q.probe_due]) FROM messages.queue q WHERE q.break_after IS NOT NULL
             UNION ALL
             SELECT l.mark FROM messages.used_lanes() u LEFT JOIN messages.lane l USING (queue_name, priority)) needed (sequence)
          WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = needed.sequence)));

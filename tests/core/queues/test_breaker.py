@@ -61,7 +61,7 @@ def break_it(conn: Connection) -> None:
 def pass_time(conn: Connection, by: timedelta = 5 * HOUR) -> None:
     """Let the pause until the next message be over."""
     conn.execute(
-        "SELECT messages.store_time(rate_mark, messages.stored_time(rate_mark) - %(by)s) FROM messages.queue",
+        "SELECT messages.store_time(probe_due, messages.stored_time(probe_due) - %(by)s) FROM messages.queue",
         {"by": by},
     )
     conn.execute("UPDATE messages.queue SET broken_since = broken_since - %s", [by])
@@ -164,6 +164,66 @@ def test_none_follows_a_message_that_is_held_for_longer_than_the_pause_and_its_s
     assert found.next_in is not None
     assert found.next_in >= timedelta(seconds=0.9)
     succeed(conn, held)
+    assert not is_broken(conn)
+
+
+def test_successes_of_a_batch_that_are_archived_before_its_failures_keep_it_whole(
+    conn: Connection, orders: str
+) -> None:
+    messages = lease(conn, 10)
+    succeed(conn, messages[:7])
+    for message in messages[7:]:
+        run(conn, verbs.release(message.lock_token, [message.id], back_off=True, failure=DOWN))
+    assert not is_broken(conn)
+    fail(conn)
+    fail(conn)
+    fail(conn)
+    assert is_broken(conn)
+
+
+def test_its_rate_is_kept_while_it_is_broken_and_after(conn: Connection, queue: Queue) -> None:
+    queue("orders", break_after=3, rate_limit=4, rate_period=HOUR, rate_burst=4, backoff_first=timedelta(0))
+    run(conn, verbs.publish_batch("orders", list(range(20))))
+    break_it(conn)
+    pass_time(conn)
+    fail(conn)
+    pass_time(conn)
+    assert lease(conn, 10) == [], "four were leased"
+    run(conn, verbs.resume_queue("orders"))
+    assert lease(conn, 10) == []
+
+
+def test_a_consumer_in_a_long_transaction_that_opens_it_keeps_nobody_from_changing_it(
+    conn: Connection, connect: Connect, orders: str
+) -> None:
+    break_it(conn)
+    pass_time(conn)
+    succeed(conn, lease(conn))
+    other = connect(autocommit=False)
+    assert len(run(other, verbs.consume("orders", max_messages=5))) == 5
+    run(conn, verbs.pause_queue("orders"))
+    run(conn, verbs.resume_queue("orders"))
+    other.commit()
+
+
+def test_the_upkeep_opens_it_and_rings(conn: Connection, connect: Connect, orders: str) -> None:
+    break_it(conn)
+    pass_time(conn)
+    succeed(conn, lease(conn))
+    listener = connect()
+    listener.execute("LISTEN new_message")
+    run(conn, verbs.upkeep())
+    assert conn.execute("SELECT broken_since FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (None,)
+    assert list(listener.notifies(timeout=5, stop_after=1))
+
+
+def test_a_new_queue_of_the_same_name_inherits_no_failures(conn: Connection, queue: Queue, orders: str) -> None:
+    fail(conn)
+    fail(conn)
+    run(conn, verbs.drop_queue("orders", force=True))
+    run(conn, verbs.create_queue("orders", break_after=3))
+    run(conn, verbs.publish("orders", 1))
+    fail(conn)
     assert not is_broken(conn)
 
 
