@@ -108,8 +108,9 @@ def publish_task(python_callable: Callable[..., Any] | None = None, **kwargs: An
     """Make a function a task that publishes what it returns: `@task.pgqueue.publish(queue_name="orders")`.
 
     A list, a tuple or an iterator is read as a stream of messages; None publishes nothing, and anything else is one
-    message. The result of the task and the other parameters are those of `PgQueuePublishOperator`. The arguments of the
-    call in the DAG are passed to the function, and may be templates or results of other tasks.
+    message. The decorator takes the arguments of `PgQueuePublishOperator` except the messages, and the result is
+    the same. The arguments of the call in the DAG are passed to the function, and may be templates or results of other
+    tasks.
 
     :param python_callable: the function, if the decorator is used without parentheses.
     """

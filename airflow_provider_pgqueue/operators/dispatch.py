@@ -34,8 +34,8 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     back-off of the queue, or archived as failed after their last attempt, with `on_failure="fail"` after the first. If
     it is deleted, they are delivered again, and the attempt counts.
 
-    A run that is cleared finishes its messages that still wait, and dismisses those that had died. If the run of their
-    next attempt has them, or has finished them, its `get_messages` fails.
+    A run that is cleared finishes its messages that still wait, and dismisses those that had died. If by then other
+    runs have all of them, or have finished them, `get_messages` in the cleared run fails.
 
     Each dispatch is recorded before its run starts: whatever dies, no message is lost, and none has two runs for one
     attempt. This operator, its trigger while it waits, `PgQueueReconcileOperator`, and a listener in the scheduler
@@ -125,8 +125,8 @@ class PgQueueReconcileOperator(QueueTask):
 
     Dispatchers do this too. Schedule it, for example every ten minutes, where runs take longer than the time between
     two dispatchers, or where no dispatcher waits. The next dispatcher starts runs that were recorded and never started.
-    Where there is none any more, because `trigger_dag_id` was changed, this operator ends their dispatches: as
-    `refused` if Airflow does not know their DAG, and as `lost` when their lease is over.
+    If no dispatcher has their `trigger_dag_id` any more, this operator ends the dispatches to it: as `refused` if
+    Airflow does not know that DAG, and as `lost` when their lease is over.
 
     The result has numbers of dispatches: how many ended as `success`, `failed`, `lost` or `refused`, and how many are
     `unstarted`.

@@ -23,9 +23,10 @@ class PgQueueDispatchDeadOperator(RunStarter):
     """Starts a remediation run for each cause of the dead messages of a queue.
 
     The run gets the dead messages of one fingerprint: its `conf` has `{"pgqueue": {"queue_name", "fingerprint",
-    "ids"}}`, and no bodies. A `PgQueueRequeueOperator` in it takes `ids="{{ dag_run.conf['pgqueue']['ids'] }}"`. Its
-    id is made of queue, fingerprint and the number of the dispatch, which is recorded before the run starts: whatever
-    dies, no message has two runs. A cause has one run at a time; messages that die of it meanwhile go to the next run.
+    "ids"}}`, and no bodies. A `PgQueueRequeueOperator` in it takes `ids="{{ dag_run.conf['pgqueue']['ids'] }}"`. The
+    id of the run is made of queue, fingerprint and the number of the dispatch, which is recorded before the run starts:
+    whatever dies, no message has two runs. A cause has one run at a time; messages that die of it meanwhile go to the
+    next run.
 
     If a run fails or is deleted, another one gets its messages that have no remedy yet, after `retry_after`, which
     doubles each time up to a day. Messages that a successful run left dead stay dead, and get no other run.

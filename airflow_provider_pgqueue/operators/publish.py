@@ -123,9 +123,13 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
     The result then also has their `outcomes`. A message that ended as anything but success fails the task, without a
     retry, with its id, result and class of error. The task waits five seconds in the worker, then in the triggerer.
     Another try of the task, or a task that is cleared, publishes nothing, and waits for what an earlier try published;
-    a message whose body has changed is a new one. The login also needs the role `messages_observer`. The options of
-    the messages are those of `PublishTask`.
+    a message whose body has changed is a new one. A `PgQueuePublishOperator` that is cleared publishes again; this
+    operator does not. The login also needs the role `messages_observer`. The options of the messages are
+    those of `PublishTask`.
 
+    :param dedup_key: a key under which each message is published once in `dedup_window`. By default it is made of the
+        task, the place of the message and its body, and is the same when the task is cleared. With a key of your own, a
+        message whose body has changed is not published either. None publishes in every try.
     :param wait_timeout: fail the task when that takes longer in the triggerer.
     """
 

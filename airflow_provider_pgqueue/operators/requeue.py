@@ -70,10 +70,10 @@ class PgQueueRequeueOperator(QueueTask):
     A task that is killed and tried again gives each message one remedy: the run is named after the task instance. A
     task that is told to stop finishes the current message, gives the others back and fails, so that a retry continues.
 
-    The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
-    and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
-    `unknown`, the ids of `ids` that no dead message has; `ids`; `stopped`, why the canary ended the run, or None;
-    `dry_run`. A warning in the log says what stays dead, that `max_messages` is reached, and that `ids` is empty.
+    The result has the numbers of messages by how they ended, and no bodies: `requeued`, `dismissed`, `remedied` (by
+    somebody else meanwhile), and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`; `unknown`, how many
+    of `ids` no dead message has; `ids`, up to a hundred ids of each kind; `stopped`, why the canary ended the run, or
+    None; `dry_run`. A warning in the log says what stays dead, that `max_messages` is reached, and that `ids` is empty.
 
     Schedule its DAG by time, or by an asset watcher with a `PgQueueDeadMessageTrigger`; or let a
     `PgQueueDispatchDeadOperator` start a run of it for each cause, with the ids of its messages.
@@ -87,8 +87,8 @@ class PgQueueRequeueOperator(QueueTask):
     :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`. By default all
         with a `function`, `cause`, `fingerprints` or `ids`, and else `failed` and `lock_expired`, because rejected
         messages would only be rejected again.
-    :param cause: only messages of one cause: a fingerprint, as the sensor and `verbs.dead_causes` name it, or a cause
-        of the last triage, which has results and fingerprints of its own.
+    :param cause: only messages of one cause: a fingerprint, as `PgQueueDeadMessageSensor` and `verbs.dead_causes` name
+        it, or a cause of the last triage on Spark, which has results and fingerprints of its own.
     :param fingerprints: only messages of these causes.
     :param ids: only these messages, for example those of a run that `PgQueueDispatchDeadOperator` started:
         `"{{ dag_run.conf['pgqueue']['ids'] }}"`.

@@ -24,7 +24,7 @@ class PgQueueUpkeepOperator(QueueTask):
     """Archives expired messages, rings again for waiting ones, makes partitions, and publishes the due schedules.
 
     The result has the counts, `scheduled` that of the messages of schedules. Any number may run at once: each tick of a
-    schedule is published once. Only schedules depend on it; everything else works without it, but later.
+    schedule is published once.
 
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
     :param with_metrics: report the numbers of all queues to Airflow's metrics first, even where pg_cron does the
@@ -68,8 +68,8 @@ class PgQueueUpkeepOperator(QueueTask):
 class PgQueueCleanBodiesOperator(QueueTask):
     """Removes the bodies that the folder of the connection keeps, and to which no message points, waiting or archived.
 
-    So a body goes after its message, whose time in the archive is the retention of the queue, and after a publish that
-    was rolled back. The result is `{"removed"}`, a number. It reads all messages, but no large body, and needs the role
+    So a body is removed once its message has left the archive, after the retention of the queue, or its publish was
+    rolled back. The result is `{"removed"}`, a number. It reads all messages, but no large body, and needs the role
     `messages_reader`; once a day is enough. Any number may run, while others publish and consume. Bodies of other
     databases in the folder stay. The task is skipped if the connection has no `bodies_at`.
 

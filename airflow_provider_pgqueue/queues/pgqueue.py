@@ -15,7 +15,10 @@ from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 
 class PgQueueMessageQueueProvider(BaseMessageQueueProvider):
-    """Queues of PostgreSQL: the arguments of the trigger are those of `PgQueueMessageTrigger`."""
+    """What `MessageQueueTrigger(scheme="pgqueue", queue_name=…)` uses: it makes a `PgQueueMessageTrigger`.
+
+    The trigger gets all arguments except `scheme`. No DAG names this class.
+    """
 
     scheme = "pgqueue"
 

@@ -11,7 +11,8 @@ from airflow_provider_pgqueue.triggers.watch import BrokenQueueWatch
 class PgQueueBrokenQueueTrigger(DoorbellTrigger):
     """Fires a doorbell `{"queue_name", "broken_since"}` when a queue with a `break_after` breaks.
 
-    `broken_since` is a time in ISO format. The parameters are those of `DoorbellTrigger`.
+    `broken_since` is a time in ISO format. A watcher fires once each time that the queue breaks, whatever `ring_every`
+    says, and once more if it is started again meanwhile. The parameters are those of `DoorbellTrigger`.
     """
 
     watch_class = BrokenQueueWatch
