@@ -97,7 +97,8 @@ def test_the_oldest_ready_message_of_a_long_queue_is_found_in_any_priority(conn:
 
 
 def test_the_oldest_ready_message_is_found_behind_ten_thousand_that_are_leased(conn: Connection, queue: Queue) -> None:
-    fill(conn, LONG if queue("orders") else 0)
+    queue("orders")
+    fill(conn, 20_100)
     for _ in range(2):
         assert len(run(conn, verbs.lease("orders", max_messages=10_000))) == 10_000
     look_again(conn)  # which moves the mark behind them
