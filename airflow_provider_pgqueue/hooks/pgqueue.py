@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
+from uuid import UUID
 
 import psycopg
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
@@ -23,7 +24,7 @@ from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Outcome, outcome_of
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Success, outcome_of
 from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
@@ -265,6 +266,23 @@ class PgQueueHook(PostgresHook):
             # The session outlives this call only where there is something to hold.
             opened = stack.pop_all() if messages else ExitStack()
         return _HookLease(session, messages, lease_for=lease_for, handled_by=locked_by, opened=opened, bodies=bodies)
+
+    def archive(
+        self,
+        lock_token: UUID,
+        ids: Collection[int],
+        *,
+        result: str = "success",
+        details: str | None = None,
+        outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
+        conn: Connection | None = None,
+    ) -> list[int]:
+        """Archive leased messages with a result; `outcomes` gives single ids an outcome of their own.
+
+        LeaseLost has the ids of those that were lost; the others are archived.
+        """
+        statement = verbs.archive(lock_token, ids, result=result, details=details, outcomes=outcomes)
+        return self.run(statement, conn=conn)
 
     @contextmanager
     def _session(self, conn: Connection | None = None) -> Iterator[Connection]:

@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 from airflow_provider_pgqueue.core import (
     ConnectionFailed,
     InvalidArgument,
+    LeaseLost,
     PermissionDenied,
     QueueNotFound,
     Rejected,
@@ -132,6 +133,17 @@ def test_a_lease_closes_its_connection(conn_id: str, queue: Queue, conn: psycopg
         assert _sessions(conn) == 1
     hook.lease("orders")
     until(lambda: not _sessions(conn), what="the server to notice")
+
+
+def test_an_archive_with_a_token_that_ended_raises_lease_lost(conn_id: str, queue: Queue) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1)
+    with hook.connect() as conn:
+        lease = hook.lease("orders", conn=conn)
+        token, ids = lease[0].lock_token, [lease[0].id]
+        hook.run(verbs.release(token, ids))
+        with pytest.raises(LeaseLost):
+            hook.archive(token, ids)
 
 
 def test_a_database_without_the_schema_says_how_to_install_it(empty_dsn: str, airflow_connection: Any) -> None:
