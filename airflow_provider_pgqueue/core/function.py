@@ -44,7 +44,8 @@ def check_call(
 ) -> None:
     """Raise InvalidArgument if a function cannot be called with what it `gets`, such as `a message`, and these.
 
-    So no message pays for finding out. The name of a function says nothing: check what `load_function` makes of it.
+    So no message pays for finding out. A text `module:function` is not checked here: check what `load_function`
+    makes of it.
     """
     if not callable(given) or not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
         return

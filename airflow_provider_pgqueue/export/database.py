@@ -73,7 +73,7 @@ class Database:
     def room(self, wanted: int) -> int:
         """Return how many of `wanted` tasks can have a connection now, at least one; a warning says if not all can.
 
-        Tasks beyond that find none: those that can share the work. Behind a pooler this is the room of the server.
+        More tasks would find no connection; these share the work. Behind a pooler this is the room of the server.
         """
         with self.connect() as conn:
             return room(conn, wanted)

@@ -1,4 +1,4 @@
-"""The export of the archive in this process, and what is there of it."""
+"""The export of the archive in this process, and what the target has already."""
 
 from __future__ import annotations
 

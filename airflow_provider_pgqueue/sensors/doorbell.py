@@ -1,4 +1,4 @@
-"""What the message sensor and the dead-message sensor have in common."""
+"""The base of the sensors that wait for a queue to have messages, or dead ones."""
 
 from __future__ import annotations
 

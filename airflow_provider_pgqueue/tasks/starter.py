@@ -25,7 +25,9 @@ def _more_conf(value: Any) -> str | None:
 
 
 class RunStarter(QueueTask):
-    """Hands messages to runs of another DAG: runs of its own would end them as handled, and only dispatch.
+    """Hands messages to runs of another DAG.
+
+    A run of its own would only dispatch, and its success would archive the messages.
 
     :param trigger_dag_id: the DAG whose runs get the messages, another one than that of this task. While it is paused
         it gets none.

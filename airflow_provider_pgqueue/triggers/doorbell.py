@@ -1,4 +1,4 @@
-"""What the message trigger and the dead-message trigger have in common."""
+"""The base of the triggers that ring for a queue: once for a task, forever for a watcher."""
 
 from __future__ import annotations
 

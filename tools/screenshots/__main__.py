@@ -29,17 +29,11 @@ class Picture:
 
     name: str
     path: str
-    width: int = 1240
     height: int = 900
-    dark: bool = False
-    empty: bool = False
 
 
 PICTURES: Final = (
     Picture("queues", "/"),
-    Picture("queues-dark", "/", dark=True),
-    Picture("queues-narrow", "/", width=412, height=900),
-    Picture("queues-empty", "/", height=520, empty=True),
     Picture("queue", "/queues/departures?span=day", height=1500),
     Picture("message", "/messages/{dead}", height=900),
 )
@@ -52,30 +46,27 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=IMAGES, help="the folder (default: docs/images)")
     given = parser.parse_args()
     given.into.mkdir(parents=True, exist_ok=True)
-    with _databases() as (full, empty):
-        ids = _ids(full)
-        with served(_app(full)) as of_full, served(_app(empty)) as of_empty, chromium.browser() as tab:
-            for picture in PICTURES:
-                if not given.names or picture.name in given.names:
-                    tab.look(width=picture.width, height=picture.height, dark=picture.dark)
-                    tab.open((of_empty if picture.empty else of_full) + picture.path.format_map(ids))
-                    tab.draw(given.into / f"{picture.name}.png")
+    with _database() as dsn, served(_app(dsn)) as address, chromium.browser() as tab:
+        ids = _ids(dsn)
+        for picture in PICTURES:
+            if not given.names or picture.name in given.names:
+                tab.look(width=1240, height=picture.height)
+                tab.open(address + picture.path.format_map(ids))
+                tab.draw(given.into / f"{picture.name}.png")
 
 
 @contextmanager
-def _databases() -> Iterator[tuple[str, str]]:
+def _database() -> Iterator[str]:
     cluster = Cluster(fleeting_place() / "screenshots")
     try:
         cluster.start()
-        full, empty = (cluster.create_database(name) for name in ("airport", "nothing"))
-        for dsn in (full, empty):
-            with psycopg.connect(dsn, autocommit=True) as conn:
-                migrate(conn)
-                conn.execute(STORY.read_bytes() if dsn == full else b"SELECT messages.drop_queue('default')")
-                conn.execute("SELECT messages.upkeep()")
-                if dsn == full:
-                    conn.execute(LEVELS.read_bytes())
-        yield full, empty
+        dsn = cluster.create_database("airport")
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            migrate(conn)
+            conn.execute(STORY.read_bytes())
+            conn.execute("SELECT messages.upkeep()")
+            conn.execute(LEVELS.read_bytes())
+        yield dsn
     finally:
         cluster.destroy()
 

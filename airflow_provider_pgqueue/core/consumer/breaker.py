@@ -41,10 +41,10 @@ class Breaker:
 
     Nearly all is 95 % of the last messages, 10 times `give_up_after`. Only the first attempt of a message can speak
     against the handler: what fails again may be what is left of messages that are bad. As the failed attempts count, a
-    message can stop one consumer only, so messages that are bad keep no others from their end. A batch whose handler
+    message can stop one consumer only, so bad messages cannot stop the queue for the good ones. A batch whose handler
     raised is one call, of which it takes three: so a few bad messages, or the one message of a small queue, stop
-    nothing. What a handler returns without a `failure` is its will and no failure. A handler that is `proven`, because
-    it succeeded before, is stopped by nearly all alone.
+    nothing. What a handler returns without a `failure` is a decision, not a failure. A handler that is `proven`,
+    because it succeeded before, is stopped by nearly all alone.
 
     `handled` and `failed` count all that it was told of, also with a `give_up_after` of 0; what a handler calls failed
     counts here too.
