@@ -12,7 +12,7 @@ BEGIN
     -- In one order, as release_messages does. The next statement sees what those did that this one waited for.
     PERFORM FROM messages.message_rows m
       WHERE m.id = ANY (cancel.ids) AND m.queue_name = cancel.queue_name COLLATE "default" ORDER BY m.id FOR UPDATE;
-    UPDATE messages.message_rows m SET lock_token = token, lock_expires_at = clock_timestamp() + interval '1 minute'
+    UPDATE messages.message_rows m SET lock_token = token, lock_expires_at = 'infinity'
      WHERE m.id = ANY (cancel.ids) AND m.queue_name = cancel.queue_name COLLATE "default";
     done := ARRAY(SELECT a.id FROM messages.archive(token, cancel.ids, 'cancelled', cancel.reason, session_user) AS a (id) ORDER BY a.id);
     PERFORM messages.record_remedy('cancel', cancel.queue_name, cardinality(done), jsonb_build_object(
