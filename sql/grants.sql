@@ -34,10 +34,10 @@ DECLARE
         ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish fair_keys fair_front fair_places end_batches batch_results remember_key change_waiting admit check_max_depth ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
-        ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes check_steps lease_again leases_left rate_left spend_rate break_queue judge_probe open_queue oldest_leases after_archive'],
+        ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes check_steps lease_again leases_left token_bucket rate_left spend_rate break_queue judge_probe open_queue oldest_leases after_archive'],
         ['internal', 'look come_back used_lanes make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
-        ['internal', 'check_dead_lease group_heads next_of_groups free_group_heads'],
+        ['internal', 'check_dead_lease group_buckets spend_group_rates group_heads next_of_groups free_group_heads'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue planned_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
         ['internal', 'find_role reads_all_bodies extra_grants keep_private check_access delete_expired_records note_upkeep'],

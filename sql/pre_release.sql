@@ -10,7 +10,7 @@ BEGIN
                   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                  WHERE c.relnamespace = 'messages'::regnamespace AND NOT EXISTS (SELECT FROM messages.release_object o WHERE o.kind = 'column')) known
              WHERE split_part(known.name, '.', 1) = ANY ('{dead_message,dispatch,lane,message,message_archive,queue,timer}'))
-           <> '3ac82549a0d68613d96cf6aefe27bd19' THEN
+           <> '532453f646d7677398130ebcaecdfc37' THEN
         RAISE EXCEPTION 'schema messages is a pre-release schema' USING ERRCODE = 'PQ019',
             HINT = 'Drain or dump it, then uninstall and install: psql -f sql/uninstall.sql, or pgqueue uninstall.';
     END IF;

@@ -64,8 +64,13 @@ _POLICY: Final[dict[str, tuple[Any, str, str]]] = {
         "no limit",
         "How many messages may be leased in a --rate-period, evenly spread; 0 for no limit.",
     ),
-    "--rate-period": (duration, "1s", "The period of --rate-limit."),
-    "--rate-burst": (int, "1", "How many messages may be leased at once after a pause."),
+    "--rate-limit-per-group": (
+        int,
+        "no limit",
+        "How many messages of one group may be leased in a --rate-period, evenly spread; 0 for no limit.",
+    ),
+    "--rate-period": (duration, "1s", "The period of --rate-limit and --rate-limit-per-group."),
+    "--rate-burst": (int, "1", "How many messages, of the queue and of a group, may be leased at once after a pause."),
     "--handler-timeout": (
         duration,
         "no limit",

@@ -217,7 +217,7 @@ class LeasePolicy:
     """How long a lease of a queue lasts, and how long a handler may take for a message; None is forever.
 
     `counts_leases` says whether the queue has a max_leased, so that its consumers lease one after another, and
-    `limits_rate` whether it has a rate_limit, so that its consumers look again when the next lease may begin.
+    `limits_rate` whether it has a rate, so that its consumers look again when the next lease may begin.
     """
 
     lease_for: timedelta

@@ -19,6 +19,7 @@ _LIMITS: Final = {
     "rate_limit": "rate_limit => 1000000, rate_burst => 10000",
     "max_leased": "max_leased => 1000000",
     "max_leased_per_group": "max_leased_per_group => 10000",
+    "rate_limit_per_group": "max_leased_per_group => 10000, rate_limit_per_group => 1000000, rate_burst => 10000",
 }
 
 
@@ -26,7 +27,7 @@ _LIMITS: Final = {
 def limits(bench: Bench) -> list[Line]:
     spread = replace(PGQUEUE.with_column("group_key", "(n %% 1000)::text"), name="grouped")
     peers = {"none": PGQUEUE, "none_grouped": spread} | {
-        name: _under(policy, spread if name == "max_leased_per_group" else PGQUEUE) for name, policy in _LIMITS.items()
+        name: _under(policy, spread if name.endswith("per_group") else PGQUEUE) for name, policy in _LIMITS.items()
     }
     measured = {name: Contestant(peer, Load(PGQUEUE.script("lease_archive", 10), 10)) for name, peer in peers.items()}
     samples = bench.consume(measured, rounds=turns(bench))
@@ -38,6 +39,7 @@ def limits(bench: Bench) -> list[Line]:
         Row("lease-archive-10 under a rate_limit", "no limit", of("rate_limit"), of("none"), target=0.5),
         Row("lease-archive-10 under a max_leased", "no limit", of("max_leased"), of("none")),
         Row("lease-archive-10 of groups of many", "groups of one", of("max_leased_per_group"), of("none_grouped")),
+        Row("lease-archive-10 with rates", "groups of many", of("rate_limit_per_group"), of("max_leased_per_group")),
     ]
 
 

@@ -100,7 +100,7 @@ class Intake:
 
     @property
     def limits_rate(self) -> bool:
-        """Whether the queue had a rate_limit when a message was last leased from it."""
+        """Whether the queue had a rate when a message was last leased from it."""
         return self._policy is not None and self._policy.limits_rate
 
     @property

@@ -31,11 +31,12 @@ class Policy(TypedDict, total=False):
     - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
     - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
     - `rate_limit`, `rate_period`: how many messages may be leased in a period, evenly spread; each delivery counts.
-    - `rate_burst`: how many messages may be leased at once after a pause.
+    - `rate_limit_per_group`: the same for the messages of each group.
+    - `rate_burst`: how many messages, of the queue and of a group, may be leased at once after a pause.
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
-    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `max_depth`,
-    `handler_timeout` and `break_after`, an empty text removes `fair_by`, and an empty object `weights`.
+    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `rate_limit_per_group`,
+    `max_depth`, `handler_timeout` and `break_after`, an empty text removes `fair_by`, and an empty object `weights`.
     """
 
     max_attempts: int | None
@@ -54,6 +55,7 @@ class Policy(TypedDict, total=False):
     max_leased: int | None
     max_leased_per_group: int | None
     rate_limit: int | None
+    rate_limit_per_group: int | None
     rate_period: Duration | None
     rate_burst: int | None
     max_depth: int | None

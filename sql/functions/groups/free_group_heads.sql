@@ -5,8 +5,11 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := clock_timestamp();
-    most   integer     := (SELECT q.max_leased_per_group FROM messages.queue q WHERE q.queue_name = free_group_heads.queue_name COLLATE "default");
+    most   integer;
+    period interval;
 BEGIN
+    SELECT q.max_leased_per_group, CASE WHEN q.rate_limit_per_group IS NOT NULL THEN q.rate_period END INTO most, period
+      FROM messages.queue q WHERE q.queue_name = free_group_heads.queue_name COLLATE "default";
     -- Step from one group to the next in the index, however many messages each has, to those of which fewer messages are leased or ready
     -- than may be.
     PERFORM messages.come_back(free_group_heads.queue_name, ARRAY(
@@ -29,6 +32,9 @@ BEGIN
                      WHERE e.queue_name = free_group_heads.queue_name COLLATE "default" AND e.group_key = h.group_key AND e.visible_at <= moment
                      LIMIT most) entered) END) next
          WHERE (h.visible_at > moment OR most > 1)
+           AND NOT EXISTS (SELECT FROM messages.group_rate r
+                            WHERE period IS NOT NULL AND r.queue_name = free_group_heads.queue_name COLLATE "default" AND r.group_key = h.group_key
+                              AND r.wakes_at BETWEEN moment AND moment + period)
            AND NOT EXISTS (SELECT FROM messages.message_rows m
                             WHERE most = 1 AND m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key
                               AND m.visible_at < 'infinity' AND (m.requeues > next.requeues OR m.requeues = next.requeues AND m.id < next.id))
@@ -36,4 +42,4 @@ BEGIN
                             WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')));
 END $$;
 COMMENT ON FUNCTION messages.free_group_heads(text) IS
-    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';
+    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it, a dead one blocks it, or a timer makes it ready when a rate_limit_per_group allows it: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';

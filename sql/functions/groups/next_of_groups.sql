@@ -21,8 +21,12 @@ BEGIN
                     SELECT FROM messages.message_rows e
                      WHERE e.queue_name = q.queue_name AND e.group_key = g.key COLLATE "default" AND e.visible_at <= moment
                      LIMIT q.max_leased_per_group) entered) END) m
-         WHERE q.queue_name = next_of_groups.queue_name COLLATE "default");
+         WHERE q.queue_name = next_of_groups.queue_name COLLATE "default"
+           -- A timer lets it come back when the rate allows it.
+           AND NOT EXISTS (SELECT FROM messages.group_rate r
+                            WHERE q.rate_limit_per_group IS NOT NULL AND r.queue_name = q.queue_name AND r.group_key = g.key COLLATE "default"
+                              AND r.wakes_at BETWEEN moment AND moment + q.rate_period));
     PERFORM messages.come_back(next_of_groups.queue_name, ids);
 END $$;
 COMMENT ON FUNCTION messages.next_of_groups(text, text[]) IS
-    'Makes the first messages ready that wait in each of these groups, as many as there is room for, except those that another session has locked, which the next look makes ready. Whoever leases them judges whether their turn has come.';
+    'Makes the first messages ready that wait in each of these groups, as many as there is room for, unless a timer makes them ready when a rate_limit_per_group allows it, and except those that another session has locked, which the next look makes ready. Whoever leases them judges whether their turn has come.';

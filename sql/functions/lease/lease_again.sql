@@ -53,7 +53,7 @@ BEGIN
         -- Only what will be leased uses up the rate.
         IF grouped IS NOT NULL THEN
             ready := ARRAY(SELECT unnest(ready) EXCEPT SELECT unnest(grouped))
-                  || ARRAY(SELECT unnest(grouped) INTERSECT SELECT unnest(messages.group_heads(lease_again.queue_name, grouped)));
+                  || ARRAY(SELECT unnest(grouped) INTERSECT SELECT unnest(messages.group_heads(lease_again.queue_name, grouped, spend => false)));
         END IF;
         IF cardinality(ready) > 0 THEN
             SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;

@@ -11,9 +11,8 @@ BEGIN
     rate := messages.rate_left(policy, moment);
     wanted := least(wanted, rate.leases);
     IF wanted > 0 THEN
-        -- What does not apply is NULL, and setval does nothing.
-        PERFORM setval(policy.rate_mark, rate.spent + wanted * rate.step),
-                setval(policy.probe_due, (extract(epoch FROM moment) * 1000000)::bigint + rate.pause);
+        PERFORM messages.store_time(policy.rate_mark, rate.spent + wanted * rate.step) WHERE rate.step IS NOT NULL;
+        PERFORM messages.store_time(policy.probe_due, moment + rate.pause) WHERE rate.pause IS NOT NULL;
     END IF;
     RAISE EXCEPTION 'done';
 EXCEPTION

@@ -15,6 +15,7 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     max_leased      integer  DEFAULT NULL,
     max_leased_per_group integer DEFAULT NULL,
     rate_limit      integer  DEFAULT NULL,
+    rate_limit_per_group integer DEFAULT NULL,
     rate_period     interval DEFAULT NULL,
     rate_burst      integer  DEFAULT NULL,
     max_depth       bigint   DEFAULT NULL,
@@ -33,7 +34,7 @@ DECLARE
         'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
         'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
         'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
-        'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit,
+        'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit, 'rate_limit_per_group', alter_queue.rate_limit_per_group,
         'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst, 'max_depth', alter_queue.max_depth,
         'handler_timeout', alter_queue.handler_timeout, 'break_after', alter_queue.break_after));
 BEGIN
@@ -42,7 +43,7 @@ BEGIN
                                   alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_leased_per_group,
-                                  alter_queue.rate_limit, alter_queue.rate_period, alter_queue.rate_burst,
+                                  alter_queue.rate_limit, alter_queue.rate_limit_per_group, alter_queue.rate_period, alter_queue.rate_burst,
                                   alter_queue.max_depth, alter_queue.handler_timeout, alter_queue.break_after);
     BEGIN
         IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group > 1 THEN     -- in the order of drop_queue
@@ -75,6 +76,7 @@ BEGIN
            max_leased      = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
            max_leased_per_group = coalesce(alter_queue.max_leased_per_group, q.max_leased_per_group),
            rate_limit      = nullif(coalesce(alter_queue.rate_limit, q.rate_limit), 0),
+           rate_limit_per_group = nullif(coalesce(alter_queue.rate_limit_per_group, q.rate_limit_per_group), 0),
            rate_period     = coalesce(alter_queue.rate_period, q.rate_period),
            rate_burst      = coalesce(alter_queue.rate_burst, q.rate_burst),
            max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
@@ -94,5 +96,5 @@ BEGIN
     END IF;
     PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0 OR alter_queue.break_after > 0;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval, integer) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, max_depth, retention, handler_timeout and break_after, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval, integer) IS
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, max_depth, retention, handler_timeout and break_after, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

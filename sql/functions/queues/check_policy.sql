@@ -13,6 +13,7 @@ CREATE OR REPLACE FUNCTION messages.check_policy(
     max_leased      integer,
     max_leased_per_group integer,
     rate_limit      integer,
+    rate_limit_per_group integer,
     rate_period     interval,
     rate_burst      integer,
     max_depth       bigint,
@@ -32,6 +33,7 @@ BEGIN
     PERFORM messages.check_number('max_leased', max_leased, 0, 1000000);
     PERFORM messages.check_number('max_leased_per_group', max_leased_per_group, 1, 10000);
     PERFORM messages.check_number('rate_limit', rate_limit, 0, 1000000);
+    PERFORM messages.check_number('rate_limit_per_group', rate_limit_per_group, 0, 1000000);
     PERFORM messages.check_duration('rate_period', rate_period, '1 millisecond', '31 days');
     PERFORM messages.check_number('rate_burst', rate_burst, 1, 10000);
     PERFORM messages.check_number('max_depth', max_depth, 0, 1000000000000);
@@ -56,5 +58,5 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give block or skip.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, text, jsonb, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, bigint, interval, integer) IS
+COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, text, jsonb, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval, integer) IS
     'Raises PQ004 for a policy value out of range; NULL means not given.';

@@ -5,8 +5,8 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_queue(lease_policy.queue_name, 'consume');
-    RETURN QUERY SELECT q.lease_for, q.handler_timeout, q.max_leased IS NOT NULL, q.rate_limit IS NOT NULL
+    RETURN QUERY SELECT q.lease_for, q.handler_timeout, q.max_leased IS NOT NULL, num_nonnulls(q.rate_limit, q.rate_limit_per_group) > 0
       FROM messages.queue q WHERE q.queue_name = lease_policy.queue_name COLLATE "default";
 END $$;
 COMMENT ON FUNCTION messages.lease_policy(text) IS
-    'How long a lease of the queue lasts, and how long a handler may take for a message (NULL forever), unless the consumer says otherwise; and whether it has a max_leased, so that leases wait for one another, and a rate_limit. PQ001: unknown queue.';
+    'How long a lease of the queue lasts, and how long a handler may take for a message (NULL forever), unless the consumer says otherwise; and whether it has a max_leased, so that leases wait for one another, and a rate. PQ001: unknown queue.';
