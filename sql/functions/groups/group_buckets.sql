@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.group_buckets(queue_name text, keys text[])
 RETURNS TABLE (group_key text, spent timestamptz, leases bigint, next_at timestamptz, step interval, wakes_at timestamptz)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
     SELECT g.key, b.spent, b.leases, b.next_at, b.step, r.wakes_at
       FROM messages.queue q CROSS JOIN unnest(keys) WITH ORDINALITY AS g (key, number)
