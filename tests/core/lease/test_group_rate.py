@@ -205,6 +205,15 @@ def test_the_rate_of_the_queue_and_that_of_a_group_hold_together(conn: Connectio
     assert bodies(lease(conn)) == ["c1"]
 
 
+def test_who_looks_at_a_message_that_has_to_wait_sees_until_when(conn: Connection, queue: Queue) -> None:
+    queue("orders", **TWO)
+    publish(conn, "a1", "a2", "a3")
+    lease(conn)
+    (waits,) = run(conn, verbs.search_messages("orders", state="delayed"))
+    ((wakes_at,),) = conn.execute("SELECT wakes_at FROM messages.group_rate").fetchall()
+    assert (waits["state"], waits["ends_at"]) == ("behind", wakes_at)
+
+
 def test_a_rolled_back_lease_gives_the_rate_back(conn: Connection, idle: Connection, queue: Queue) -> None:
     queue("orders", **TWO)
     publish(conn, "a1", "a2", "a3")
