@@ -68,7 +68,6 @@ from airflow_provider_pgqueue.operators.upkeep import PgQueueCleanBodiesOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
-from airflow_provider_pgqueue.tasks import completion
 from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTrigger
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
@@ -745,6 +744,11 @@ REFUSED: dict[str, list[Any]] = {
     "fail_on_failed": [0, -1, 0.0, 1.5, True, "1"],
 }  # fmt: skip
 EVERY = {**TASKS, **OTHERS}
+# Instead of five seconds for each message that nobody handles.
+BRIEFLY: dict[type[Any], dict[str, Any]] = {
+    PgQueueOutcomeSensor: {"timeout": 0.05},
+    PgQueueRequestOperator: {"wait_timeout": 0.05},
+}
 # What only some classes refuse, and what contradicts itself.
 REFUSED_BY: dict[type[Any], list[dict[str, Any]]] = {
     PgQueueMessageSensor: [{"topic": "a..b"}],
@@ -853,7 +857,6 @@ def some(parameters: dict[str, Any], chance: random.Random, *, often: float = 0.
 def test_no_task_fails_by_accident_hangs_or_touches_another_queue(
     market: Connection, conn_id: str, kind: type[QueueTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completion, "_HERE_FIRST", 0.05)  # instead of five seconds for each message that nobody handles
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
     ti = SimpleNamespace(dag_id="orders", run_id="manual__1", task_id="task", map_index=-1, try_number=1, max_tries=1)
     context: Any = {"ti": ti, "task_instance": ti, "params": {"queue": "orders"}}
@@ -864,7 +867,7 @@ def test_no_task_fails_by_accident_hangs_or_touches_another_queue(
         given = some(own_arguments(kind), chance, often=chance.choice([0.05, 0.1, 0.3]))
         ti.try_number = number % 2 + 1
         try:
-            made = make(kind, given)
+            made = make(kind, BRIEFLY.get(kind, {}) | given)
             made.render_template_fields(context)
             if kind is PgQueueSparkOperator:
                 continue  # it would start a Spark; what is wrong with its arguments was said by now

@@ -22,11 +22,11 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.repair.repair import unknown_ids
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-_AT_ONCE: Final = 5_000  # messages of one transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Which:
     def filter(self, results: Collection[str], max_requeues: int | None = None) -> DeadFilter:
         """Return the choice of those with some results."""
         # What takes several transactions must not take what it has requeued and what died again meanwhile.
-        until = datetime.now(UTC) if self.until is None and self.max_messages > _AT_ONCE else self.until
+        until = datetime.now(UTC) if self.until is None and self.max_messages > TUNING.remedies_at_once else self.until
         return DeadFilter(
             self.queue,
             results=results,
@@ -109,7 +109,7 @@ class Which:
     def in_parts(self, take: Callable[[int], list[T]]) -> list[T]:
         """Take so many messages at a time that no transaction is long, and return all that were taken."""
         taken: list[T] = []
-        while size := min(_AT_ONCE, self.max_messages - len(taken)):
+        while size := min(TUNING.remedies_at_once, self.max_messages - len(taken)):
             some = take(size)
             taken += some
             if len(some) < size:

@@ -6,11 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+
+from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
-
-_EVERY: Final = 5.0  # seconds between two lines of the log
 
 
 @contextmanager
@@ -19,7 +18,7 @@ def watching(say: Callable[[], None]) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_EVERY):
+        while not ended.wait(TUNING.say_every):
             try:
                 say()
             except Exception as error:

@@ -16,6 +16,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InUse
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 from airflow_provider_pgqueue.core.rights import require
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.dispatch import dag_runs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 CONF: Final = "pgqueue"
 """The key of a run's `conf` under which its messages are named."""
 _NEEDED: Final = ("open_dispatches", "start_dispatch", "extend_dispatches", "end_dispatch")
-_LOOK_EVERY: Final = 20.0
-"""Seconds after which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
 
 
 def get_messages(
@@ -88,7 +87,7 @@ def hand_over(
                 log.warning("DAG %s is paused: it gets no messages of queue %s", dag_id, queue_name)
                 return done
             unstarted = _renew(conn, unstarted, done)
-            look_at = monotonic() + _LOOK_EVERY
+            look_at = monotonic() + TUNING.look_at_started_every
             while unstarted or (unstarted := run(conn, opening)):
                 _start(conn, unstarted[0], conf)
                 done["started"] += 1
@@ -98,7 +97,7 @@ def hand_over(
                     ended, left = reconcile(conn, queue_name, dag_id)
                     done += ended
                     unstarted = _renew(conn, left, done)
-                    look_at = monotonic() + _LOOK_EVERY
+                    look_at = monotonic() + TUNING.look_at_started_every
         except dag_runs.RunRefused as error:
             for one in unstarted:
                 _end(conn, one, "refused", str(error))

@@ -25,12 +25,12 @@ from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgume
 from airflow_provider_pgqueue.core.privilege import lacking
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
 
 _NAME: Final = "pgqueue"
-_PATIENCE: Final = 60.0  # seconds to wait for a free connection
 _SPARE: Final = 2  # connections that are left to the driver and to whoever looks at the server
 # The server names no SQLSTATE to a client that it refuses. The last one is PgBouncer's.
 _NO_ROOM: Final = re.compile("too many (clients|connections)|connection slots are reserved|no more connections allowed")
@@ -125,7 +125,8 @@ def has_no_room(error: ConnectionFailed) -> bool:
 
 
 def _patiently(open_one: Callable[[], T], *, patient: bool) -> T:
-    give_up, pause = time.monotonic() + _PATIENCE, 0.05
+    patience, pause = TUNING.connection_patience, 0.05
+    give_up = time.monotonic() + patience
     while True:
         try:
             return open_one()
@@ -133,7 +134,7 @@ def _patiently(open_one: Callable[[], T], *, patient: bool) -> T:
             if not (patient or has_no_room(error)) or time.monotonic() > give_up:
                 raise
             if pause == 1.6:
-                log.warning("no connection yet, trying for up to %.0f s: %s", _PATIENCE, error.problem)
+                log.warning("no connection yet, trying for up to %.0f s: %s", patience, error.problem)
         time.sleep(pause * random.uniform(0.5, 1))
         pause = min(2 * pause, 3.2)
 

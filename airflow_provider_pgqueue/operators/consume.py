@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import psycopg
 from airflow.providers.common.compat.sdk import AirflowException
@@ -35,6 +35,7 @@ from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.model import all_with_model, each_with_model, load_model
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, name_of, task_of
 from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
@@ -42,9 +43,6 @@ from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-# Seconds after which the message in hand is released, too: Airflow kills the task after five.
-_LAST_MOMENT: Final = 3.5
 
 
 def _model(value: Any) -> str | None:
@@ -279,7 +277,7 @@ class PgQueueConsumeOperator(WaitingTask):
         try:
             with self._hook.connect(check=False) as conn:
                 lease.give_back(conn)
-                if not self._finished.wait(_LAST_MOMENT):
+                if not self._finished.wait(TUNING.last_moment):
                     lease.give_back(conn, reason="its task was stopped while it was handled")
         except Exception as error:
             self.log.warning(

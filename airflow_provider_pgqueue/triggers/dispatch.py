@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.argument import Rule, text, whole
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.thread import in_thread
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import note_dispatches
@@ -25,9 +26,7 @@ from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 log = logging.getLogger(__name__)
-# Seconds between two looks at the runs; sooner while all places are taken, as the end of one lets the next begin.
-_LOOK_EVERY: Final = 30.0
-_LOOK_WHEN_FULL: Final = 5.0
+_LOOK_EVERY: Final = 30.0  # seconds between two looks at the runs
 _AT_ONCE: Final = 6  # dispatchers of a triggerer that look at once, each with a thread and a session
 _LOOKS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
@@ -67,13 +66,13 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
             except (ConnectionFailed, AirflowRuntimeError) as error:
                 # The database or the api-server is away: the leases last for hours, so there is time.
                 log.warning("cannot look at the dispatches of queue %s; next try soon: %s", self.queue_name, error)
-                await asyncio.sleep(_LOOK_WHEN_FULL)
+                await asyncio.sleep(TUNING.look_when_full)
                 continue
             if unstarted:
                 yield TriggerEvent({"queue_name": self.queue_name, "unstarted": unstarted})
                 return
             if open_ >= self.max_open:
-                await asyncio.sleep(_LOOK_WHEN_FULL)
+                await asyncio.sleep(TUNING.look_when_full)
                 continue
             async with aclosing(rings(self.pgqueue_conn_id, self.watch())) as doorbells:
                 try:

@@ -49,29 +49,45 @@ _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
 _FINISHED: Final = "message_finished"
 _BROKEN: Final = "queue_broken"
-_PATIENCE: Final = 2.0  # seconds that a lost connection waits for its arguments before it uses those of before
-_LONGEST: Final = 10.0  # seconds that the first connection waits for them before the log says so
-_MIN_GAP: Final = 0.2  # seconds between two looks
-_DEADLINE: Final = 10.0  # seconds that the answer to one question may take
-_RAREST: Final = 300.0  # seconds between two tries of a question that takes longer
-_LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
+_LONGEST: Final = 10.0  # seconds that the first connection waits for its arguments before the log says so
+_RAREST: Final = 300.0  # seconds between two tries of a question that takes too long
 _IF_SLOW: Final = "The server is slow, or statement_timeout of this login too short: messages.health() may say why."
 _IF_FILTERED: Final = "Few messages match: publish those that it waits for to a queue of their own."
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
-_DOUBT_AGAIN: Final = 60.0  # seconds until somebody asks whether a queue is still there, and not paused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubTimes:
+    """How long a hub waits, in seconds.
+
+    :param patience: for the arguments of a lost connection, before it uses those of before.
+    :param min_gap: between two looks.
+    :param deadline: for the answer to one question.
+    :param linger: after the last has left, before the connection is closed: against churn.
+    :param doubt_again: until it asks whether a queue is still there, and not paused.
+    """
+
+    patience: float = 2.0
+    min_gap: float = 0.2
+    deadline: float = 10.0
+    linger: float = 5.0
+    doubt_again: float = 60.0
+
 
 # Each dag.test() and each test has a loop of its own, and a connection belongs to its loop.
 _HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDictionary()
 
 
-async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
+async def rings(conn_id: str, watch: Watch, times: HubTimes = HubTimes()) -> AsyncGenerator[Doorbell]:
     """Yield a doorbell each time that there is work for the watch, until the generator is closed.
 
     Work that is there already rings, too. A lost connection is opened again, followed by a look. Raises errors that a
     retry cannot fix, such as an unknown connection, or a password that is refused from the beginning; one that is
     refused later is being changed, and the next try asks Airflow for it again.
+
+    :param times: those of the hub, if this watch is its first.
     """
-    hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id))
+    hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id, times))
     waiting = hub.join(watch)
     try:
         while True:
@@ -85,9 +101,10 @@ async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
 class _Waiting:
     """A watch and its latest doorbell. One that was not taken is replaced by the next: only the news counts."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, doubt_again: float) -> None:
         self.watch = watch
         self.question = watch.question
+        self._doubt_again = doubt_again
         self._closed: ClosedQueue | None = None
         self._was_open = False
         self._doubt_at = -math.inf
@@ -127,7 +144,7 @@ class _Waiting:
             self._rung.set()
         self._closed = closed
         self._was_open = closed is None or closed.paused
-        self._doubt_at = now + _DOUBT_AGAIN if self._was_open else -math.inf
+        self._doubt_at = now + self._doubt_again if self._was_open else -math.inf
 
     def see_slow(self, took: float, pause: float) -> None:
         """Warn that the look was cancelled, once until one succeeds, and without naming the topic."""
@@ -156,6 +173,7 @@ class _Waiting:
 class _Pace:
     """Schedules the next query: after a pause as long as the last one took, or longer after failures."""
 
+    min_gap: float
     failures: int = 0
     at: float = -math.inf
 
@@ -163,20 +181,21 @@ class _Pace:
         """Return the pause after a question that took so long."""
         pause = min(took * 2.0 ** min(self.failures, 10), _RAREST)
         # Looks are so far apart in any case.
-        self.at = now + pause if pause > _MIN_GAP else -math.inf
+        self.at = now + pause if pause > self.min_gap else -math.inf
         return pause
 
 
 class _Hub:
-    def __init__(self, conn_id: str) -> None:
+    def __init__(self, conn_id: str, times: HubTimes) -> None:
         self._conn_id = conn_id
+        self._times = times
         self._waiting: set[_Waiting] = set()
         self._paces: dict[Hashable, _Pace] = {}
         self._apart: set[Hashable] = set()
         self._listener = Listener(
             self._connect,
             self._look,
-            min_gap=_MIN_GAP,
+            min_gap=times.min_gap,
             deadline=None,
             channels=(*CHANNELS, _FINISHED, _BROKEN),
             name=f"Airflow connection {conn_id!r}",
@@ -192,7 +211,7 @@ class _Hub:
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
-        waiting = _Waiting(watch)
+        waiting = _Waiting(watch, self._times.doubt_again)
         self._waiting.add(waiting)
         if self._pump is None:
             # In an empty context, or all that the hub logs would go to the log of the task that came first.
@@ -209,7 +228,7 @@ class _Hub:
         self._waiting.discard(waiting)
         if not self._waiting and self._pump is not None and self._closing is None:
             with suppress(RuntimeError):  # the loop is closed: nothing is left to do
-                self._closing = self._pump.get_loop().call_later(_LINGER, self._close)
+                self._closing = self._pump.get_loop().call_later(self._times.linger, self._close)
 
     def _close(self) -> None:
         self._forget()
@@ -261,7 +280,7 @@ class _Hub:
             self._asking = asyncio.ensure_future(self._ask_for_arguments())
             # Perhaps nobody is left to hear of an error.
             self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
-        await asyncio.wait({self._asking}, timeout=_PATIENCE if self._known else _LONGEST)
+        await asyncio.wait({self._asking}, timeout=self._times.patience if self._known else _LONGEST)
         if self._known:
             return self._known
         if not self._asking.done():
@@ -281,14 +300,14 @@ class _Hub:
         for waiting in self._waiting:
             alone = waiting.watch.queue_name if waiting.question in self._apart else None
             asking[waiting.question, alone].append(waiting)
-        self._paces = {question: self._paces.get(question) or _Pace() for question in asking}
+        self._paces = {question: self._paces.get(question) or _Pace(self._times.min_gap) for question in asking}
         # A filter reads each message that it leaves out, so those without one go first.
         order = sorted(asking, key=lambda one: (asking[one][0].watch.is_filtered, self._paces[one].failures))
         now = asyncio.get_running_loop().time()
         due = [one for one in order if self._paces[one].at <= now]
         if asking and not due:
             # We must still find out whether the connection is alive.
-            async with asyncio.timeout(_DEADLINE):
+            async with asyncio.timeout(self._times.deadline):
                 await conn.execute(query("backend_pid"))
         wishes = [timedelta(seconds=pace.at - now) for pace in self._paces.values() if pace.at > now]
         wishes += [wish for one in due for wish in await self._ask_in_turn(conn, asking[one], self._paces[one])]
@@ -321,7 +340,7 @@ class _Hub:
     async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> list[timedelta]:
         """Tell those who ask the same what was found, and return how soon each wishes the next look."""
         try:
-            rows = await _in_time(conn, asked[0].watch.ask([waiting.watch for waiting in asked]))
+            rows = await self._in_time(conn, asked[0].watch.ask([waiting.watch for waiting in asked]))
             unknown = await self._any_unknown(conn, asked)
         except Exception as error:
             if not _is_about_arguments(error):
@@ -352,21 +371,23 @@ class _Hub:
         if not doubted:
             return False
         ask = verbs.closed_queues({waiting.watch.queue_name for waiting in doubted})
-        closed = {one.queue_name: one for one in await _in_time(conn, ask)}
+        closed = {one.queue_name: one for one in await self._in_time(conn, ask)}
         for waiting in doubted:
             waiting.see_queue(closed.get(waiting.watch.queue_name), now)
         return any(not one.paused for one in closed.values())
+
+    async def _in_time(self, conn: psycopg.AsyncConnection[Any], question: Statement[T]) -> T:
+        """Return the answer to one question.
+
+        After its time the driver cancels it, and closes a connection that is dead.
+        """
+        async with asyncio.timeout(self._times.deadline):
+            return await run_async(conn, question)
 
     def _fail(self, waiting: _Waiting, error: BaseException) -> None:
         """End the waiting of one, and leave the others alone."""
         self._waiting.discard(waiting)
         waiting.fail(error)
-
-
-async def _in_time(conn: psycopg.AsyncConnection[Any], question: Statement[T]) -> T:
-    """Return the answer to one question. After its time the driver cancels it, and closes a connection that is dead."""
-    async with asyncio.timeout(_DEADLINE):
-        return await run_async(conn, question)
 
 
 def _took_too_long(conn: psycopg.AsyncConnection[Any], error: Exception) -> bool:

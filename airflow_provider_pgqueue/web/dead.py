@@ -10,6 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.web.html import whole_number
 from airflow_provider_pgqueue.web.section import rows_of
 
@@ -19,7 +20,6 @@ RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 FILTER: Final = ("result", "fingerprint", "reference", "since", "until")
 MOST: Final = 1_000_000  # messages of one action
 COUNTED: Final = 250_000  # by the form, which has five seconds
-AT_ONCE: Final = 5_000  # of one transaction: a second or so, and whoever stops the action stops it after that
 
 
 def chosen(form: Form) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "newest": found["newest"],
         "most": MOST,
         "counted_up_to": COUNTED,
-        "at_once": AT_ONCE,
+        "at_once": TUNING.remedies_at_once,
         "results": RESULTS,
         # A field for a time takes no time zone.
         "asked": asked | {key: (which[key] or "")[:19] for key in ("since", "until")},
@@ -91,7 +91,7 @@ class Progress:
     @property
     def next(self) -> int:
         """How many messages the next transaction takes; 0 at the end."""
-        return max(0, min(AT_ONCE, self.asked - self.done))
+        return max(0, min(TUNING.remedies_at_once, self.asked - self.done))
 
     @property
     def later(self) -> int:

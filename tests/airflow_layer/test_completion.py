@@ -29,13 +29,14 @@ from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueueRequestOperator
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
-from airflow_provider_pgqueue.tasks import completion
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
 from tests.waiting import async_until, until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 Run = Callable[..., Any]
+SOON = 0.001
+"""A time to wait for messages after which a task defers as soon as a look found nothing."""
 
 
 def within(seconds: float, work: Any) -> Any:
@@ -49,12 +50,6 @@ def publish_and_wait(**arguments: Any) -> PgQueueRequestOperator:
 
 def handle_all(conn: Connection, handle: Callable[[Message], Any]) -> None:
     Consumer(queue_name="orders", handle=handle).drain(conn)
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defer as soon as a look found nothing."""
-    monkeypatch.setattr(completion, "_HERE_FIRST", 0.0)
 
 
 @pytest.fixture
@@ -127,11 +122,11 @@ def test_the_output_comes_back_only_on_demand(
     ids=["rejected", "failed"],
 )
 def test_a_dead_message_fails_the_task_for_good_with_its_id_and_kind_and_nothing_of_its_body(
-    conn_id: str, queue: Queue, conn: Connection, run: Run, soon: None, outcome: Any, said: str
+    conn_id: str, queue: Queue, conn: Connection, run: Run, outcome: Any, said: str
 ) -> None:
     queue("orders")
     with pytest.raises(TaskDeferred) as deferred:
-        run(publish_and_wait(message="kiwi"))
+        run(publish_and_wait(message="kiwi", wait_timeout=SOON))
     handle_all(conn, lambda message: outcome)
     with pytest.raises(AirflowFailException, match=said) as failed:
         run(publish_and_wait(message="kiwi"), "execute_complete", **(deferred.value.kwargs or {}))
@@ -159,14 +154,14 @@ def test_what_no_handler_finished_fails_the_task(conn_id: str, queue: Queue, con
 
 
 def test_another_try_of_a_task_that_waited_publishes_nothing_and_waits_for_the_same_messages(
-    conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any], soon: None
+    conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any]
 ) -> None:
     queue("orders")
     kept = []
     for try_number in (1, 2):
         context["ti"].try_number = try_number
         with pytest.raises(TaskDeferred) as deferred:
-            run(publish_and_wait(messages=["a", "b", "c"]))
+            run(publish_and_wait(messages=["a", "b", "c"], wait_timeout=SOON))
         kept.append(deferred.value.kwargs or {})
     assert kept[0]["ids"] == kept[1]["ids"]
     assert [one["summary"]["published"] for one in kept] == [3, 0]
@@ -177,13 +172,13 @@ def test_another_try_of_a_task_that_waited_publishes_nothing_and_waits_for_the_s
 
 
 def test_a_cleared_task_waits_for_the_same_message_unless_its_body_is_another(
-    conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any], soon: None
+    conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any]
 ) -> None:
     queue("orders")
     kept = []
     for body in ("a", "a", "b"):
         with pytest.raises(TaskDeferred) as deferred:
-            run(publish_and_wait(messages=[body]))
+            run(publish_and_wait(messages=[body], wait_timeout=SOON))
         kept.append((deferred.value.kwargs or {})["ids"])
         context["ti"].max_tries += 1
     assert kept[0] == kept[1] != kept[2]
@@ -232,11 +227,11 @@ def test_a_sensor_whose_execution_timeout_ends_in_a_worker_is_skipped_if_it_may_
 
 
 def test_a_waiting_task_is_rung_for_the_success_of_its_message(
-    conn_id: str, queue: Queue, conn: Connection, run: Run, soon: None
+    conn_id: str, queue: Queue, conn: Connection, run: Run
 ) -> None:
     queue("orders")
     with pytest.raises(TaskDeferred) as deferred:
-        run(publish_and_wait(message="kiwi"))
+        run(publish_and_wait(message="kiwi", wait_timeout=SOON))
     trigger = PgQueueOutcomeTrigger(ids=(deferred.value.kwargs or {})["ids"], poll_interval=600.0)
 
     async def wait() -> TriggerEvent:
@@ -288,12 +283,12 @@ def test_hundreds_of_waits_for_different_messages_share_one_connection(
     assert [event.payload["outcomes"][0]["message_id"] for event in events] == ids
 
 
-def test_a_requeue_is_followed_on_demand(conn_id: str, queue: Queue, conn: Connection, run: Run, soon: None) -> None:
+def test_a_requeue_is_followed_on_demand(conn_id: str, queue: Queue, conn: Connection, run: Run) -> None:
     id_ = PgQueueHook(conn_id).publish(queue("orders"), 1)
     handle_all(conn, lambda message: Failed("no"))
 
     def follow() -> Any:
-        return run(PgQueueOutcomeSensor(task_id="wait", message_id=id_, follow_requeues=True))
+        return run(PgQueueOutcomeSensor(task_id="wait", message_id=id_, follow_requeues=True, timeout=SOON))
 
     with pytest.raises(TaskDeferred):
         follow()
@@ -306,11 +301,9 @@ def test_a_requeue_is_followed_on_demand(conn_id: str, queue: Queue, conn: Conne
         run(PgQueueOutcomeSensor(task_id="wait", message_id=id_))
 
 
-def test_a_sensor_with_an_output_ends_in_a_worker(
-    conn_id: str, queue: Queue, conn: Connection, run: Run, soon: None
-) -> None:
+def test_a_sensor_with_an_output_ends_in_a_worker(conn_id: str, queue: Queue, conn: Connection, run: Run) -> None:
     id_ = PgQueueHook(conn_id).publish(queue("orders"), 1)
-    sensor = PgQueueOutcomeSensor(task_id="wait", message_id=str(id_), with_output=True)
+    sensor = PgQueueOutcomeSensor(task_id="wait", message_id=str(id_), with_output=True, timeout=SOON)
     with pytest.raises(TaskDeferred) as deferred:
         run(sensor)
     trigger = deferred.value.trigger

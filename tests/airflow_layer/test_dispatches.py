@@ -13,6 +13,7 @@ from airflow_provider_pgqueue import dispatch
 from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.message import Dispatch
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.dispatch import dag_runs
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
@@ -193,7 +194,7 @@ def test_dead_messages_whose_dispatcher_died_long_ago_are_handed_over(
 def test_a_dispatcher_with_a_long_backlog_renews_the_leases_of_what_it_started_and_of_what_it_starts_next(
     conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(TUNING, "look_at_started_every", 0.0)
     run_verb(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
 
     def near_the_end(run_id: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.triggers import hub
+from airflow_provider_pgqueue.triggers.hub import HubTimes, rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
 from tests.airflow_layer.conftest import as_json
@@ -29,6 +29,7 @@ from tests.waiting import async_until, async_until_still
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
+USUAL = HubTimes()
 LISTENERS = (
     "SELECT pid, query_start FROM pg_stat_activity"
     " WHERE datname = current_database() AND application_name = 'pgqueue:listener'"
@@ -61,8 +62,8 @@ def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, seconds))
 
 
-async def first(conn_id: str, queue_name: str = "orders", **options: Any) -> Doorbell:
-    async with aclosing(hub.rings(conn_id, MessageWatch(queue_name=queue_name, **options))) as doorbells:
+async def first(conn_id: str, queue_name: str = "orders", times: HubTimes = USUAL, **options: Any) -> Doorbell:
+    async with aclosing(rings(conn_id, MessageWatch(queue_name=queue_name, **options), times)) as doorbells:
         return await anext(doorbells)
 
 
@@ -83,20 +84,15 @@ def test_a_thousand_who_wait_use_one_session_and_no_statement_while_nothing_happ
 
 
 def test_a_queue_that_is_dropped_while_somebody_waits_is_said_once(
-    conn_id: str,
-    queue: Queue,
-    conn: Connection,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    conn_id: str, queue: Queue, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
     queue("orders")
 
     def said() -> int:
         return caplog.text.count("queue 'orders' no longer exists")
 
     async def wait() -> Doorbell:
-        waiting = asyncio.create_task(first(conn_id, "orders", poll_interval=0.2))
+        waiting = asyncio.create_task(first(conn_id, times=HubTimes(doubt_again=0.0), poll_interval=0.2))
         await async_until(lambda: has_looked(conn))
         conn.execute("SELECT messages.drop_queue('orders', force => true)")
         await async_until(said)
@@ -108,20 +104,16 @@ def test_a_queue_that_is_dropped_while_somebody_waits_is_said_once(
 
 
 def test_a_queue_that_is_paused_is_said_once_to_each_who_waits_and_again_after_it_was_resumed(
-    conn_id: str,
-    queue: Queue,
-    conn: Connection,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    conn_id: str, queue: Queue, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
     PgQueueHook(conn_id).publish(queue("orders", paused=True), 1)
 
     def said() -> int:
         return caplog.text.count("queue 'orders' is paused")
 
     async def wait() -> list[Doorbell]:
-        waiting = [asyncio.create_task(first(conn_id, "orders", poll_interval=0.2, min_messages=2)) for _ in range(2)]
+        options: Any = {"times": HubTimes(doubt_again=0.0), "poll_interval": 0.2, "min_messages": 2}
+        waiting = [asyncio.create_task(first(conn_id, **options)) for _ in range(2)]
         await async_until(lambda: said() == 2)
         assert await async_until_still(said, 1.0) == 2
         conn.execute("SELECT messages.resume_queue('orders')")
@@ -202,7 +194,7 @@ def test_dead_messages_and_messages_are_looked_for_on_the_same_session(
     hook.publish(queue("orders"), 1)
 
     async def both() -> Doorbell:
-        async with aclosing(hub.rings(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))) as dead:
+        async with aclosing(rings(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))) as dead:
             next_dead = asyncio.ensure_future(anext(dead))
             await first(conn_id)
             assert len(listeners(conn)) == 1
@@ -248,11 +240,9 @@ def test_a_filter_that_is_slow_costs_the_others_neither_their_look_nor_the_sessi
     queue: Queue,
     conn: Connection,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     by: str,
 ) -> None:
-    if by == "our deadline":
-        monkeypatch.setattr(hub, "_DEADLINE", 1.0)
+    times = HubTimes(deadline=1.0) if by == "our deadline" else USUAL
     options = {"options": "-c statement_timeout=1000"} if by == "statement_timeout" else {}
     conn_id = airflow_connection(dsn, extra=options)
     conn.execute(SLOW_FILTER.encode())
@@ -263,7 +253,7 @@ def test_a_filter_that_is_slow_costs_the_others_neither_their_look_nor_the_sessi
         return caplog.text.count("by topic was cancelled after")
 
     async def wait() -> list[Doorbell]:
-        slow = asyncio.create_task(first(conn_id, "orders", topic="rare.#", poll_interval=0.2))
+        slow = asyncio.create_task(first(conn_id, "orders", times, topic="rare.#", poll_interval=0.2))
         await async_until(cancelled)
         ((pid, _),) = listeners(conn)
         same = asyncio.create_task(first(conn_id, "mail", topic="rare.#", poll_interval=0.2))
@@ -286,13 +276,8 @@ def test_a_filter_that_is_slow_costs_the_others_neither_their_look_nor_the_sessi
 
 
 def test_a_question_that_is_too_slow_is_asked_ever_more_rarely_and_said_once(
-    conn_id: str,
-    queue: Queue,
-    conn: Connection,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    conn_id: str, queue: Queue, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hub, "_DEADLINE", 0.5)
     conn.execute(SLOW_FILTER.encode())
     queue("orders")
 
@@ -301,7 +286,8 @@ def test_a_question_that_is_too_slow_is_asked_ever_more_rarely_and_said_once(
         return row[0] if row else 0
 
     async def wait() -> float:
-        waiting = asyncio.create_task(first(conn_id, topic="rare.#", poll_interval=0.05))
+        times = HubTimes(deadline=0.5)
+        waiting = asyncio.create_task(first(conn_id, times=times, topic="rare.#", poll_interval=0.05))
         began = time.monotonic()
         await async_until(lambda: asked() == 3)
         waiting.cancel()
@@ -313,10 +299,8 @@ def test_a_question_that_is_too_slow_is_asked_ever_more_rarely_and_said_once(
 
 
 def test_whether_the_session_lives_is_asked_while_the_only_question_pauses(
-    conn_id: str, queue: Queue, conn: Connection, caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(hub, "_DEADLINE", 5.0)
+    conn_id: str, queue: Queue, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
     conn.execute(SLOW_FILTER.encode())
     queue("orders")
 
@@ -324,7 +308,7 @@ def test_whether_the_session_lives_is_asked_while_the_only_question_pauses(
         return bool(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%pg_backend_pid%'").rowcount)
 
     async def wait() -> None:
-        waiting = asyncio.create_task(first(conn_id, topic="rare.#"))
+        waiting = asyncio.create_task(first(conn_id, times=HubTimes(deadline=5.0), topic="rare.#"))
         await async_until(lambda: "cancelled after" in caplog.text)
         run(conn, verbs.publish("orders", 1))
         await async_until(asked)
@@ -333,15 +317,12 @@ def test_whether_the_session_lives_is_asked_while_the_only_question_pauses(
     within(30, wait())
 
 
-def test_a_session_that_falls_silent_is_replaced(
-    conn_id: str, queue: Queue, conn: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub, "_DEADLINE", 1.0)
-    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
+def test_a_session_that_falls_silent_is_replaced(conn_id: str, queue: Queue, conn: Connection) -> None:
     queue("orders")
 
     async def freeze() -> Doorbell:
-        waiting = asyncio.create_task(first(conn_id, poll_interval=0.2))
+        times = HubTimes(deadline=1.0, doubt_again=0.0)
+        waiting = asyncio.create_task(first(conn_id, times=times, poll_interval=0.2))
         await async_until(lambda: has_looked(conn))
         ((frozen, _),) = listeners(conn)
         os.kill(frozen, signal.SIGSTOP)
@@ -356,16 +337,15 @@ def test_a_session_that_falls_silent_is_replaced(
 
 
 def test_a_lost_connection_is_opened_again_while_airflow_cannot_say_what_it_is(
-    dsn: str, vault: type[Vault], queue: Queue, conn: Connection, monkeypatch: pytest.MonkeyPatch
+    dsn: str, vault: type[Vault], queue: Queue, conn: Connection
 ) -> None:
     """Where Airflow looks for connections is away, too: it says nothing at first, then that there is no such id."""
     queue("orders", notify="off")
     vault.connections["vaulted"] = as_json(dsn)
-    monkeypatch.setattr(hub, "_PATIENCE", 0.1)
-    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
 
     async def lose_it_twice() -> Doorbell:
-        waiting = asyncio.create_task(first("vaulted", poll_interval=300))
+        times = HubTimes(patience=0.1, doubt_again=0.0)
+        waiting = asyncio.create_task(first("vaulted", times=times, poll_interval=300))
         await async_until(lambda: has_looked(conn))
         vault.open.clear()
         before = lose(conn)
@@ -382,20 +362,14 @@ def test_a_lost_connection_is_opened_again_while_airflow_cannot_say_what_it_is(
 
 
 def test_a_connection_that_was_changed_meanwhile_is_asked_for_until_it_is_known(
-    dsn: str,
-    vault: type[Vault],
-    queue: Queue,
-    conn: Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    dsn: str, vault: type[Vault], queue: Queue, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue("orders", notify="off")
     conn.execute("CREATE ROLE hub_before LOGIN IN ROLE messages_consumer")
     vault.connections["vaulted"] = as_json(dsn, login="hub_before")
-    monkeypatch.setattr(hub, "_PATIENCE", 0.1)
 
     async def change_it() -> Doorbell:
-        waiting = asyncio.create_task(first("vaulted", poll_interval=300))
+        waiting = asyncio.create_task(first("vaulted", times=HubTimes(patience=0.1), poll_interval=300))
         await async_until(lambda: has_looked(conn))
         vault.open.clear()
         vault.connections["vaulted"] = as_json(dsn)
@@ -540,14 +514,11 @@ def test_of_two_hosts_in_one_connection_the_second_is_found_while_the_first_is_s
         assert within(30, first(conn_id))["ready"] == 1
 
 
-def test_the_session_is_closed_after_the_last_has_left(
-    conn_id: str, queue: Queue, conn: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub, "_LINGER", 0.01)
+def test_the_session_is_closed_after_the_last_has_left(conn_id: str, queue: Queue, conn: Connection) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), 1)
 
     async def leave() -> None:
-        await first(conn_id)
+        await first(conn_id, times=HubTimes(linger=0.01))
         await async_until(lambda: not listeners(conn))
         await first(conn_id)
         assert len(listeners(conn)) == 1

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_pgqueue.core import ConnectionFailed, connect
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.triggers import hub
+from airflow_provider_pgqueue.triggers.hub import HubTimes, rings
 from airflow_provider_pgqueue.triggers.watch import Doorbell, MessageWatch
 
 Connection = psycopg.Connection[Any]
@@ -51,14 +51,13 @@ def test_hooks_publish_and_operators_consume(
 
 
 def test_waiting_sensors_share_a_listener_that_looks_many_times(
-    pooled_id: str, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pooled_id: str, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hub, "_MIN_GAP", 0.0)
     names = [queue(f"orders_{number}") for number in range(3)]
     PgQueueHook(pooled_id).publish(queue("full"), 1)
 
     async def first(name: str) -> Doorbell:
-        async with aclosing(hub.rings(pooled_id, MessageWatch(queue_name=name))) as doorbells:
+        async with aclosing(rings(pooled_id, MessageWatch(queue_name=name), HubTimes(min_gap=0.0))) as doorbells:
             return await anext(doorbells)
 
     async def disturbed() -> None:

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Consumer, InvalidArgument, Lease, LeaseLost, Rejected, verbs
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.tasks.telemetry import task_of
 from tests.airflow_layer.of_airflow import AirflowException
@@ -59,7 +59,7 @@ def test_a_task_told_to_stop_inside_a_long_call_gives_the_others_back_at_once(
     on_term: Callable[[Any], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consume, "_LAST_MOMENT", 2 * PATIENCE)
+    monkeypatch.setattr(TUNING, "last_moment", 2 * PATIENCE)
     PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(6)))
 
     def handle(message: Any) -> None:
@@ -90,8 +90,8 @@ def test_what_is_in_hand_is_released_before_airflow_kills_the_task(
     lost: int,
     counted: dict[int, int],
 ) -> None:
-    assert consume._LAST_MOMENT < 5, "Airflow kills after five seconds"
-    monkeypatch.setattr(consume, "_LAST_MOMENT", 0.2)
+    assert TUNING.last_moment < 5, "Airflow kills after five seconds"
+    monkeypatch.setattr(TUNING, "last_moment", 0.2)
     PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(3)))
 
     def hang(work: Any) -> None:

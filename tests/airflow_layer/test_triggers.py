@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTr
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.triggers import dispatch, doorbell, hub, watch
+from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTrigger
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
@@ -99,7 +101,7 @@ def test_fewer_messages_than_asked_for_are_waited_for_until_max_wait(conn_id: st
 def test_a_watcher_survives_a_failure_that_somebody_mends(
     empty_dsn: str, airflow_connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(doorbell, "_SHORTEST", 0.05)
+    monkeypatch.setattr(random, "uniform", lambda low, high: 0.01)  # the pauses have a hundredth of their length
     hook = PgQueueHook(airflow_connection(empty_dsn))
 
     async def mend() -> Any:
@@ -118,21 +120,19 @@ def test_a_watcher_that_started_before_the_set_up_says_so_once_and_tries_again_a
     empty_dsn: str, airflow_connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     airflow_connection(empty_dsn)
-    monkeypatch.setattr(doorbell, "_SHORTEST", 0.05)
     pauses: list[float] = []
-    uniform = doorbell.random.uniform
 
-    def spy(low: float, high: float) -> float:
+    def shorten(low: float, high: float) -> float:
         pauses.append(high)
-        return uniform(low, high)
+        return 0.02
 
     async def try_often() -> None:
         waiting = asyncio.create_task(take(PgQueueMessageTrigger(queue_name="orders")))
         await async_until(lambda: len(pauses) >= 8)
         waiting.cancel()
 
-    monkeypatch.setattr(doorbell.random, "uniform", spy)
-    # After eight growing pauses it would be at 6.4 s.
+    monkeypatch.setattr(random, "uniform", shorten)
+    # Eight growing pauses would take more than 18 s.
     within(10, try_often())
     assert caplog.text.count("cannot watch queue orders") == 1
 
@@ -157,16 +157,13 @@ def test_a_stream_that_is_closed_no_longer_waits(conn_id: str, queue: Queue) -> 
     assert within(20, close()) == 0
 
 
-def test_a_watcher_told_to_end_its_task_has_none_and_rings_as_seldom_as_others(
-    conn_id: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "_GAP", 0.05)
+def test_a_watcher_told_to_end_its_task_has_none_and_rings_as_seldom_as_others(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), 1)
     trigger = MessageQueueTrigger(
         scheme="pgqueue", queue_name="orders", end_task=True, ring_every=0.05, poll_interval=300
     ).trigger
     assert trigger.shared_stream_key() is not None
-    assert [type(event) for event in within(20, take(trigger, 3))] == [TriggerEvent] * 3
+    assert [type(event) for event in within(20, take(trigger, 2))] == [TriggerEvent] * 2
 
 
 @pytest.mark.airflow_since("3.3")
@@ -205,7 +202,7 @@ def test_a_waiting_dispatcher_outlives_a_database_that_is_away(
     dsn: str, conn: Connection, queue: Queue, airflow_connection: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(dispatch, "_LOOK_WHEN_FULL", 0.1)
+    monkeypatch.setattr(TUNING, "look_when_full", 0.1)
     run(conn, verbs.publish(queue("orders"), 1))
     airflow_connection(dsn, port=1)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,17 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from airflow_provider_pgqueue.core.client import ZERO
 from airflow_provider_pgqueue.export import export_archive, export_files
+from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.export import Threads
 from airflow_provider_pgqueue.export.exporter import Exporter
+from airflow_provider_pgqueue.export.target import Target
 from tests.archive import change
 
 Connection = psycopg.Connection[Any]
 Export = Callable[..., dict[str, Any]]
+THREADS = Threads(3)
 FOLDERS = pa.schema([("queue_name", pa.string()), ("result", pa.string()), ("date", pa.date32())])
 
 
@@ -41,19 +46,48 @@ def rows_in_export(target: Path) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in table.select(columns).sort_by("id").to_pylist()]
 
 
-@contextmanager
-def changing(
-    conn: Connection, partition: str, monkeypatch: pytest.MonkeyPatch, statement: str, *, times: int
-) -> Iterator[None]:
-    """Change a partition right after its ranges were read, the first times."""
-    stage_chunks, left = Exporter._stage_chunks, [statement] * times
+@dataclass(frozen=True)
+class Disturbed(Exporter):
+    """An export during which somebody acts: before each partition is exported, and after it."""
 
-    def change_afterwards(*arguments: Any) -> Any:
-        done = stage_chunks(*arguments)
-        if left:
+    before: Callable[[], object]
+    after: Callable[[], object]
+
+    def ensure(self, *arguments: Any, **named: Any) -> Any:
+        self.before()
+        done = super().ensure(*arguments, **named)
+        self.after()
+        return done
+
+
+@pytest.fixture
+def amid(dsn: str, target: Path) -> Export:
+    """Export as `do`, while somebody acts: `amid(drop=True, after=act)`."""
+
+    def export(
+        *,
+        partitions: Sequence[str] = (),
+        drop: bool = False,
+        before: Callable[[], object] = int,
+        after: Callable[[], object] = int,
+        for_each: Callable[..., list[Any]] = THREADS,
+        database: type[Database] = Database,
+        to: type[Target] = Target,
+    ) -> dict[str, Any]:
+        exporter = Disturbed(database(dsn), to.open(str(target)), for_each, before, after)
+        return exporter.all(ZERO, partitions, drop=drop)
+
+    return export
+
+
+def changing(conn: Connection, partition: str, statement: str, *, times: int) -> Callable[..., list[Any]]:
+    """Return threads that change a partition right after its ranges were read, the first times."""
+    left = [statement] * times
+
+    def read_and_change(items: Sequence[Any], work: Callable[[Any], Any], doing: str = "") -> list[Any]:
+        done = THREADS(items, work, doing)
+        if left and not doing:
             change(conn, partition, left.pop())
         return done
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Exporter, "_stage_chunks", change_afterwards)
-        yield
+    return read_and_change

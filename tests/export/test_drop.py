@@ -22,7 +22,6 @@ from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.export.chunk import checksum_of
 from airflow_provider_pgqueue.export.database import Database
-from airflow_provider_pgqueue.export.exporter import Exporter
 from airflow_provider_pgqueue.export.manifest import Manifest
 from airflow_provider_pgqueue.export.target import Target
 from tests.archive import change, cut, damage, die, exists, files, make_partition, manifest_of, rows_in_archive
@@ -199,45 +198,35 @@ def test_a_partition_of_another_owner_is_kept_and_the_others_are_dropped(
         drop(conn, foreign, read_back(target, foreign))
 
 
-def after(monkeypatch: pytest.MonkeyPatch, doer: type, step: str, act: Callable[[], None]) -> None:
-    """Act after each time that an export has done a step."""
-    method = getattr(doer, step)
-
-    def step_and_act(*arguments: Any, **named: Any) -> Any:
-        done = method(*arguments, **named)
-        act()
-        return done
-
-    monkeypatch.setattr(doer, step, step_and_act)
-
-
 def test_a_partition_that_retention_drops_before_its_export_is_left_out_unless_it_was_asked_for(
-    conn: Connection, do: Export, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, amid: Export
 ) -> None:
     gone, own = make_partition(conn, 41, 10), make_partition(conn, 40, 10)
-    after(monkeypatch, Exporter, "_names", lambda: change(conn, gone, "DROP TABLE IF EXISTS {}"))
-    assert do()["exported"] == [own]
+
+    def retain() -> None:
+        change(conn, gone, "DROP TABLE IF EXISTS {}")
+
+    assert amid(before=retain)["exported"] == [own]
     make_partition(conn, 41, 10)
     with pytest.raises(InvalidArgument, match=f"archive partition '{gone}' was dropped by somebody else"):
-        do(partitions=(gone,))
+        amid(partitions=(gone,), before=retain)
 
 
 def test_a_partition_that_retention_drops_amid_its_export_is_left_out(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, target: Path, amid: Export
 ) -> None:
     gone, own = make_partition(conn, 41, 10), make_partition(conn, 40, 10)
-    with changing(conn, gone, monkeypatch, "DROP TABLE {}", times=1):
-        assert do()["exported"] == [own]
+    assert amid(for_each=changing(conn, gone, "DROP TABLE {}", times=1))["exported"] == [own]
     assert [path for path in files(target) if gone in path] == []
 
 
 def test_a_partition_that_retention_drops_after_its_export_is_no_error(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, target: Path, amid: Export
 ) -> None:
     name = make_partition(conn, 40, 10)
     expected = rows_in_archive(conn, name)
-    after(monkeypatch, Exporter, "ensure", lambda: change(conn, name, "DROP TABLE {}"))
-    assert do(drop=True)["kept"] == {name: "somebody else dropped it meanwhile"}
+    done = amid(drop=True, after=lambda: change(conn, name, "DROP TABLE {}"))
+    assert done["kept"] == {name: "somebody else dropped it meanwhile"}
     assert rows_in_export(target) == expected
 
 
@@ -271,25 +260,20 @@ def test_unknown_default_and_open_partitions_are_refused(conn: Connection, do: E
     [("another manifest", "somebody else changed its export meanwhile"), ("a file less", "cannot be read back")],
 )
 def test_a_partition_is_kept_if_its_export_was_changed_before_the_drop(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch, meanwhile: str, why: str
+    conn: Connection, target: Path, do: Export, amid: Export, meanwhile: str, why: str
 ) -> None:
     name = make_partition(conn, 40, 100)
     do()
     manifest = target / "_manifests" / f"{name}.json"
     other = manifest.read_text()
     change(conn, name, "UPDATE {} SET details = 'changed'")
-    ensure = Exporter.ensure
 
-    def change_afterwards(*arguments: Any, **named: Any) -> Any:
-        done = ensure(*arguments, **named)
+    def change_it() -> None:
         if meanwhile == "a file less":
             next(target.rglob("*.parquet")).unlink()
         else:
             manifest.write_text(other)
-        return done
 
-    monkeypatch.setattr(Exporter, "ensure", change_afterwards)
-    assert why in do(drop=True)["kept"][name]
-    monkeypatch.undo()
+    assert why in amid(drop=True, after=change_it)["kept"][name]
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [name])

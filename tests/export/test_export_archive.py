@@ -12,7 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,16 @@ import pyarrow.parquet as pq
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied, progress
+from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ExportError, SchemaMissing
-from airflow_provider_pgqueue.export import chunk, export_archive, export_files, exported_queues, exporter
+from airflow_provider_pgqueue.core.tuning import TUNING
+from airflow_provider_pgqueue.export import export_archive, export_files, exported_queues
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.export.export import Threads
 from airflow_provider_pgqueue.export.target import Target
 from tests.archive import change, cut, exists, files, ids_in_data, make_partition, manifest_of, rows_in_archive
 from tests.core.roles.test_roles import logins
-from tests.export.conftest import Export, changing, rows_in_export
+from tests.export.conftest import THREADS, Export, changing, rows_in_export
 from tests.test_docs import of_page
 from tests.waiting import until
 from tools import ROOT
@@ -191,23 +195,22 @@ def test_what_changes_during_the_export_is_read_again(
     conn: Connection,
     target: Path,
     do: Export,
-    monkeypatch: pytest.MonkeyPatch,
+    amid: Export,
     statement: str,
 ) -> None:
     name = make_partition(conn, 40, 2000)
-    with changing(conn, name, monkeypatch, statement, times=1):
-        assert do()["exported"] == [name]
+    assert amid(for_each=changing(conn, name, statement, times=1))["exported"] == [name]
     assert rows_in_export(target) == rows_in_archive(conn, name)
     assert do()["skipped"] == [name]
 
 
 def test_a_partition_that_changes_all_the_time_is_not_exported(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, target: Path, do: Export, amid: Export
 ) -> None:
     name = make_partition(conn, 40, 100)
     change_one = "UPDATE {} SET details = 'changed' WHERE id = (SELECT min(id) FROM {})"
-    with changing(conn, name, monkeypatch, change_one, times=3), pytest.raises(ExportDiffers, match="during 3 exports"):
-        do()
+    with pytest.raises(ExportDiffers, match="during 3 exports"):
+        amid(for_each=changing(conn, name, change_one, times=3))
     assert files(target) == []
     assert do()["exported"] == [name]
 
@@ -237,24 +240,22 @@ def test_the_example_of_the_documentation_exports_and_reads(
 
 
 def test_while_files_are_read_back_it_says_how_many_are_done(
-    conn: Connection, do: Export, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    conn: Connection, do: Export, amid: Export, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = make_partition(conn, 40, 100)
     do()
-    monkeypatch.setattr(progress, "_EVERY", 0.01)
+    monkeypatch.setattr(TUNING, "say_every", 0.01)
     said = rf"reading back partition {name}: \d of \d files done"
-    see = Threads.__call__
 
-    def read_when_said(self: Threads, items: Any, work: Any, doing: str = "") -> Any:
+    def read_when_said(items: Any, work: Any, doing: str = "") -> Any:
         def wait_and_work(item: Any) -> Any:
             until(lambda: any(re.fullmatch(said, line) for line in caplog.messages))
             return work(item)
 
-        return see(self, items, wait_and_work if doing else work, doing)
+        return THREADS(items, wait_and_work if doing else work, doing)
 
-    monkeypatch.setattr(Threads, "__call__", read_when_said)
     with caplog.at_level(logging.INFO):
-        assert do(drop=True)["dropped"] == [name]
+        assert amid(drop=True, for_each=read_when_said)["dropped"] == [name]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -307,24 +308,36 @@ def test_a_database_without_the_schema_is_named_as_such(empty_dsn: str, target: 
 
 @pytest.mark.parametrize("size", [1, 1_000_000], ids=["of small rows", "of rows in several batches"])
 def test_a_connection_that_breaks_amid_the_rows_makes_nothing_valid(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch, size: int
+    conn: Connection, target: Path, do: Export, amid: Export, size: int
 ) -> None:
     name = make_partition(conn, 40, 40)
     change(conn, name, "UPDATE {} SET message = to_jsonb(repeat('x', %s))", size)
-    add = chunk._Split.add
 
-    def break_all(split: Any, batch: pa.RecordBatch) -> None:
+    class Broken(Database):
+        """Its sessions are ended before each batch of rows is taken."""
+
+        @contextmanager
+        def arrow(self, application_name: str = "") -> Iterator[Any]:
+            with super().arrow(application_name) as session:
+                open_cursor = session.cursor
+                session.cursor = lambda: breaking(open_cursor())
+                yield session
+
+    def breaking(cursor: Any) -> Any:
+        fetch = cursor.fetch_record_batch
+        cursor.fetch_record_batch = lambda: map(break_all, fetch())
+        return cursor
+
+    def break_all(batch: pa.RecordBatch) -> pa.RecordBatch:
         conn.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND application_name = 'pgqueue export' AND query LIKE 'COPY%'"
         )
-        add(split, batch)
+        return batch
 
-    monkeypatch.setattr(chunk._Split, "add", break_all)
     with pytest.raises(ConnectionFailed, match=r"a range could not be read: (terminating|the connection broke)"):
-        do(drop=True)
+        amid(drop=True, database=Broken)
     assert (exists(conn, name), files(target)) == (True, [])
-    monkeypatch.undo()
     assert do(drop=True)["dropped"] == [name]
 
 
@@ -341,45 +354,46 @@ def test_after_an_error_no_chunk_is_begun() -> None:
 
 
 def test_of_two_attempts_at_each_chunk_one_is_exported_and_the_other_leaves_nothing(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, target: Path, amid: Export
 ) -> None:
     name = make_partition(conn, 40, 200)
     cut(conn, name, 4)
-    export_chunk = exporter.export_chunk
 
-    def twice(*given: Any) -> Any:
-        lost, done = export_chunk(*given), export_chunk(*given)
-        assert lost[0].keys().isdisjoint(done[0])
-        return done
+    def twice(chunks: Any, work: Any) -> Any:
+        def export_twice(chunk: Any) -> Any:
+            lost, done = work(chunk), work(chunk)
+            assert lost[0].keys().isdisjoint(done[0])
+            return done
 
-    monkeypatch.setattr(exporter, "export_chunk", twice)
-    do()
+        return THREADS(chunks, export_twice)
+
+    amid(for_each=twice)
     assert rows_in_export(target) == rows_in_archive(conn, name)
     assert ids_in_data(target) == [row[0] for row in rows_in_archive(conn, name)]
     assert not (target / "_staging" / name).exists()
 
 
 def test_an_export_whose_session_broke_makes_nothing_valid(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+    conn: Connection, target: Path, do: Export, amid: Export
 ) -> None:
     name = make_partition(conn, 40, 100)
     older = rows_in_archive(conn, name)
     do()
     change(conn, name, "UPDATE {} SET details = 'changed'")
-    move = Target.move
 
-    def end_the_session_before(*arguments: Any) -> None:
-        conn.execute(
-            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND application_name = 'pgqueue export'"
-        )
-        move(*arguments)
+    class Late(Target):
+        """By the time that a file is moved into place, the sessions of the export have ended."""
 
-    monkeypatch.setattr(Target, "move", end_the_session_before)
+        def move(self, source: str, path: str) -> None:
+            conn.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND application_name = 'pgqueue export'"
+            )
+            super().move(source, path)
+
     with pytest.raises(ConnectionFailed, match="Run the export again"):
-        do(drop=True)
+        amid(drop=True, to=Late)
     assert rows_in_export(target) == older
-    monkeypatch.undo()
     assert do()["exported"] == [name]
     assert rows_in_export(target) == rows_in_archive(conn, name)
     assert len(ids_in_data(target)) == 100

@@ -8,6 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.errors import BeforeArchive
-from airflow_provider_pgqueue.export.database import Database
-from airflow_provider_pgqueue.spark.source import log_end
+from airflow_provider_pgqueue.export.database import Database, Session
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
-from airflow_provider_pgqueue.spark.source.log_end import Stretch
+from airflow_provider_pgqueue.spark.source.log_end import LogPace, LogPlan, LogWatch, Stretch
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE
 from tests.archive import make_partition
 from tests.core.roles.test_roles import logins
@@ -36,6 +37,7 @@ Connect = Callable[..., Connection]
 Log = Callable[..., ArchiveLog]
 Archive = Callable[..., list[int]]
 Json = dict[str, Any]
+RESTLESS = LogPace(longest_rest=0)
 
 
 class PatientLog(ArchiveLog):
@@ -49,13 +51,12 @@ class PatientLog(ArchiveLog):
 
 
 @pytest.fixture
-def log(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
-    """Follow the log without Spark around it: `log(maxMessagesPerTrigger="10")`."""
-    monkeypatch.setattr(log_end, "_LONGEST_REST", 0)
+def log(dsn: str, conn: Connection) -> Iterator[Log]:
+    """Follow the log without Spark around it, and without a rest: `log(maxMessagesPerTrigger="10")`."""
     opened: list[ArchiveLog] = []
 
-    def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
-        log = PatientLog(Database(dsn), options, ARCHIVE.spark_schema(columns))
+    def follow(columns: tuple[str, ...] = ("id",), pace: LogPace = RESTLESS, **options: str) -> ArchiveLog:
+        log = PatientLog(Database(dsn), options, ARCHIVE.spark_schema(columns), pace)
         log.foreigners = conn
         opened.append(log)
         return log
@@ -166,16 +167,25 @@ def test_a_batch_has_no_more_messages_than_it_may_unless_one_transaction_has(log
     assert sizes == [8, 4, 25, 2]
 
 
-def test_the_backlog_is_planned_once_and_not_for_each_batch(
-    log: Log, archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_backlog_is_planned_once_and_not_for_each_batch(dsn: str, conn: Connection, archive: Archive) -> None:
+    asked = Counter[str]()
+
+    class Counting(Session):
+        def ask(self, statement: Any) -> Any:
+            asked[statement.function] += 1
+            return super().ask(statement)
+
     for _ in range(20):
         archive(1)
-    reader, plans = log(maxMessagesPerTrigger="2"), Counter[str]()
-    make = reader._plan._make
-    monkeypatch.setattr(reader._plan, "_make", lambda *arguments: (plans.update(["plan"]), make(*arguments)))
-    assert len(list(batches(reader))) == 10
-    assert plans["plan"] == 2  # the backlog, and at its end that there is no more
+    let_foreigners_pass(conn)
+    with closing(Counting(Database(dsn), "pgqueue archive log")) as session:
+        plan, end, here, sizes = LogPlan(session), LogWatch(session).end(), 0, []
+        while (step := plan.next_step(here, end, 2)) is not None:
+            sizes.append(step.messages)
+            here = step.end
+            plan.forget(here)
+        assert sizes == [2] * 10
+        assert asked["split_archive_log"] == 1
 
 
 def test_a_plan_that_is_cut_short_goes_on_where_it_ended(conn: Connection, archive: Archive) -> None:
@@ -200,11 +210,10 @@ def test_a_batch_is_cut_into_parts_of_about_the_same_size(log: Log, archive: Arc
     assert sizes == [10, 10, 10, 10]
 
 
-def test_a_part_is_read_by_few_short_statements(log: Log, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_read_by_few_short_statements(log: Log, archive: Archive) -> None:
     for _ in range(40):
         archive(1)
-    monkeypatch.setattr(log_end, "_STRETCH", 8)
-    reader = log(numPartitions="2")
+    reader = log(pace=replace(RESTLESS, stretch=8), numPartitions="2")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     parts = [part.value[0] for part in reader.partitions(start, end)]
@@ -507,12 +516,11 @@ def test_a_checkpoint_without_the_number_of_removals_can_be_continued(
 
 
 def test_a_message_that_retention_deletes_after_it_was_read_is_no_error_for_the_rest_of_its_part(
-    log: Log, archive: Archive, conn: Connection, monkeypatch: pytest.MonkeyPatch
+    log: Log, archive: Archive, conn: Connection
 ) -> None:
-    monkeypatch.setattr(log_end, "_STRETCH", 1)
     for _ in range(2):
         archive_days_ago(conn, 60, length=10)
-    reader = log(numPartitions="1")
+    reader = log(pace=replace(RESTLESS, stretch=1), numPartitions="1")
     start = reader.initialOffset()
     (part,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     rest = reader.read(part)
@@ -523,35 +531,25 @@ def test_a_message_that_retention_deletes_after_it_was_read_is_no_error_for_the_
         list(reader.read(part))
 
 
-def test_an_idle_stream_looks_less_often_where_a_look_takes_long(
-    log: Log, archive: Archive, conn: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_end, "_LONGEST_REST", 5.0)
-    monkeypatch.setattr(log_end, "_WORTH", 100_000)
-    reader, asked = log(), []
+def test_an_idle_stream_looks_less_often_where_a_look_takes_long(log: Log, archive: Archive) -> None:
+    reader = log(pace=LogPace(longest_rest=3.0, worth=100_000))
     start = end_of(reader)
-    ask = reader._session.ask
-    monkeypatch.setattr(reader._session, "ask", lambda *given: asked.append(given) or ask(*given))
-    until = time.monotonic() + 0.3
-    while time.monotonic() < until:
-        assert reader.latestOffset(start, ReadAllAvailable()) == start
-    assert asked == []
+    began = time.monotonic()
     mine = archive(1)
-    reader._watch._looked -= 5
-    assert given(reader, start) == mine
+    end = until(lambda: found if (found := reader.latestOffset(start, ReadAllAvailable())) != start else None)
+    assert time.monotonic() - began > 1.0
+    assert ids(reader, start, end) == mine
 
 
 def test_a_transaction_that_holds_the_log_back_is_named(
     log: Log,
     archive: Archive,
     connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     slow = connect(autocommit=False, application_name="nightly load")
     archive(1, on=slow)
-    monkeypatch.setattr(log_end, "_HELD_FOR", 0.0)
-    reader = log()
+    reader = log(pace=replace(RESTLESS, held_for=0.0))
     with caplog.at_level(logging.WARNING):
         end_of(reader)
     assert f"session {slow.info.backend_pid} (application nightly load)" in caplog.text

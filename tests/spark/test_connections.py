@@ -14,11 +14,10 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
-from airflow_provider_pgqueue.export import database as sessions
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark import drain, register
 from airflow_provider_pgqueue.spark.jobs.drain.task import Share
-from airflow_provider_pgqueue.spark.source import read
 from airflow_provider_pgqueue.spark.source.read import RangeReader
 from airflow_provider_pgqueue.spark.source.tables import table_of
 from tests.core.roles.test_roles import logins
@@ -39,8 +38,8 @@ def narrow(dsn: str) -> Iterator[str]:
         yield make_conninfo(dsn, user="narrow")
 
 
-def publish(conn: Connection, messages: int) -> set[int]:
-    return set(run(conn, verbs.publish_batch("orders", range(messages))))
+def publish(conn: Connection, messages: int, body: str = "") -> set[int]:
+    return set(run(conn, verbs.publish_batch("orders", [body] * messages)))
 
 
 def archived(conn: Connection) -> list[tuple[int, int]]:
@@ -66,7 +65,7 @@ def test_many_executors_drain_over_six_connections(
         lease_for=None, topic=None, max_messages=None, give_up_after=20, holder="run", stop_key=1,
     )  # fmt: skip
     # As if most had found no connection for a minute.
-    monkeypatch.setattr(sessions, "_PATIENCE", 0.5)
+    monkeypatch.setattr(TUNING, "connection_patience", 0.5)
     reports = at_once(share.run)
     assert sum(reports, Counter())["success"] == 1000
     assert any(report == Counter() for report in reports)
@@ -74,15 +73,16 @@ def test_many_executors_drain_over_six_connections(
 
 
 def test_many_executors_read_over_six_connections(
-    narrow: str, conn: Connection, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    narrow: str, dsn: str, conn: Connection, queue: Callable[..., str]
 ) -> None:
-    published = publish(conn, 8000) if queue("orders") else set()
+    # Four messages in a page, and 64 pages in each of 40 pieces at least.
+    published = publish(conn, 12_000, "x" * 1800) if queue("orders") else set()
     options = {"table": "queue", "columns": "id", "numPartitions": str(EXECUTORS)}
-    monkeypatch.setattr(read, "_SMALLEST", 1)
-    monkeypatch.setattr(read, "room", lambda conn, wanted: wanted)  # as if the others came after this plan
-    reader = RangeReader(Database(narrow), options, table_of(options).spark_schema(["id"]))
-    ranges = reader.partitions()
+    schema = table_of(options).spark_schema(["id"])
+    # Planned while there was room for all.
+    ranges = RangeReader(Database(dsn), options, schema).partitions()
     assert len(ranges) == EXECUTORS
+    reader = RangeReader(Database(narrow), options, schema)
     found = at_once(lambda number: [id_ for b in reader.read(ranges[number]) for id_ in b.column("id").to_pylist()])
     assert sorted(id_ for some in found for id_ in some) == sorted(published)
 
@@ -144,7 +144,7 @@ def test_a_drain_without_a_free_connection_fails_before_it_leases(
     narrow: str, session: SparkSession, conn: Connection, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(conn, 5) if queue("orders") else set()
-    monkeypatch.setattr(sessions, "_PATIENCE", 0.5)
+    monkeypatch.setattr(TUNING, "connection_patience", 0.5)
     held = [psycopg.connect(narrow) for _ in range(LIMIT)]
     try:
         with pytest.raises(ConnectionFailed, match="too many connections"):

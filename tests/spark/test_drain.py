@@ -29,6 +29,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.migrations import code_version
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain
 from airflow_provider_pgqueue.spark.package import package
@@ -242,7 +243,7 @@ def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
 def test_a_drain_that_gives_up_says_so(
     draining: Drain, queue: Queue, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.spark.jobs.drain.drain._MOST_ROUNDS", 0)
+    monkeypatch.setattr(TUNING, "drain_rounds", 0)
     run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
     assert draining(lambda messages: None)["stopped"] == "messages were ready after 0 rounds"
 

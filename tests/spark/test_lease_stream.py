@@ -23,6 +23,7 @@ from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
 from airflow_provider_pgqueue.spark.source.tables import LEASED, table_of
 from tests.core.roles.test_roles import logins
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -268,8 +269,7 @@ def test_planning_leases_nothing_and_goes_on_only_while_messages_are_ready(
     start = packer.initialOffset()
     assert packer.latestOffset(start, ReadAllAvailable()) == start
     publish(1)
-    packer._looked = 0
-    end = packer.latestOffset(start, ReadAllAvailable())
+    end = until(lambda: found if (found := packer.latestOffset(start, ReadAllAvailable())) != start else None)
     assert len(packer.partitions(start, end)) == 2
     assert {attempts for _, attempts in waiting(conn)} == {0}
 

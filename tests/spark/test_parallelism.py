@@ -9,12 +9,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.export import partition
 from airflow_provider_pgqueue.spark import drain, export
-from tests.archive import make_partition, rows_in_archive
+from tests.archive import cut, make_partition, rows_in_archive
 from tests.spark.test_export import rows_in_export
 
 Connection = psycopg.Connection[Any]
@@ -99,12 +97,9 @@ def test_an_export_has_the_same_files_and_rows(
     conn: Connection,
     tmp_path: Path,
     fault: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 200)
     name = make_partition(conn, 40, 3000)
-    # Ranges of pages are cut by what PostgreSQL thinks is in them, which autovacuum would change on the way.
-    conn.execute(f"ANALYZE messages.{name}".encode())
+    cut(conn, name, 15)
     expected = rows_in_archive(conn, name)
     files = {}
     for width in WIDTHS:

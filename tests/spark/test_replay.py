@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.spark import export, replay
-from airflow_provider_pgqueue.spark.jobs import replay as module
 
 Connection = psycopg.Connection[Any]
 Replay = Callable[..., dict[str, Any]]
@@ -104,13 +103,11 @@ def test_a_run_does_not_repeat_what_it_has_published_itself(conn: Connection, ar
     assert (repeated["published"], repeated["known"]) == (0, 20)
 
 
-def test_groups_keep_their_order(
-    conn: Connection, archived: Archive, again: Replay, rate: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.spark.jobs.replay._CHUNK", 7)
-    for _ in range(40):
+def test_groups_keep_their_order(conn: Connection, archived: Archive, again: Replay, rate: float) -> None:
+    for number in range(40):
         for group in ("a", "b", "c"):
-            archived(1, group_key=group)
+            # Those of one priority are published together.
+            archived(1, group_key=group, priority=number // 7 % 2)
     again("groups", rate=rate)
     rows = conn.execute(
         "SELECT group_key, array_agg((headers ->> 'replay_of')::bigint ORDER BY id) FROM messages.message GROUP BY 1"
@@ -149,22 +146,25 @@ def test_time_reference_result_and_a_filter_choose(conn: Connection, archived: A
     }  # fmt: skip
 
 
-def test_what_is_finished_after_it_was_counted_is_left_to_another_run(
-    conn: Connection, archived: Archive, again: Replay, monkeypatch: pytest.MonkeyPatch
+BEGINS = """
+    CREATE FUNCTION public.archive_more() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+    BEGIN
+        INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)
+        SELECT clock_timestamp(), clock_timestamp(), 'orders', 'success', '1' FROM generate_series(1, 3);
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER archive_more AFTER INSERT ON messages.pipeline_run EXECUTE FUNCTION public.archive_more()
+"""
+"""Three more messages are finished as soon as a run has begun."""
+
+
+def test_what_is_finished_after_a_replay_began_is_neither_counted_nor_published(
+    conn: Connection, archived: Archive, again: Replay
 ) -> None:
     counted = archived(2)
-    plan = module._plan
-
-    def plan_and_archive(*arguments: Any) -> Any:
-        planned = plan(*arguments)
-        archived(3)
-        conn.execute(
-            "UPDATE messages.message_archive SET archived_at = clock_timestamp() WHERE id <> ALL (%s)", [counted]
-        )
-        return planned
-
-    monkeypatch.setattr(module, "_plan", plan_and_archive)
+    conn.execute(BEGINS)
     done = again("late", to_queue="again")
+    assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (5,)
     assert (done["chosen"], done["published"], sorted(copies(conn))) == (2, 2, counted)
 
 

@@ -15,13 +15,12 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import progress
 from airflow_provider_pgqueue.core.progress import watching
-from airflow_provider_pgqueue.export import partition
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark import export, reconcile, replay, triage
 from airflow_provider_pgqueue.spark.jobs.job import Job
-from tests.archive import make_partition
+from tests.archive import cut, make_partition
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -33,7 +32,7 @@ TASKS = r"\d+ of \d+ tasks done, at work for \d+ s"
 def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_EVERY", 0.01)
+    monkeypatch.setattr(TUNING, "say_every", 0.01)
     said: list[float] = []
 
     def say() -> None:
@@ -50,7 +49,7 @@ def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(
 def test_the_tasks_that_are_done_are_counted(
     session: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(progress, "_EVERY", 0.05)
+    monkeypatch.setattr(TUNING, "say_every", 0.05)
     seen = tmp_path / "seen"
 
     def wait(batches: Any) -> Any:
@@ -99,7 +98,7 @@ def test_a_pipeline_says_how_far_it_is(
 ) -> None:
     queue("orders")
     make_partition(conn, 40, 50)
-    monkeypatch.setattr(progress, "_EVERY", 0.02)
+    monkeypatch.setattr(TUNING, "say_every", 0.02)
     with caplog.at_level(logging.INFO):
         pipeline(spark, run_id="night", dsn=dsn, **options)
     assert all(any(re.fullmatch(line, message) for message in caplog.messages) for line in lines), caplog.messages
@@ -114,8 +113,8 @@ def test_an_export_counts_the_parts_that_are_in_files(
     tmp_path: Path,
 ) -> None:
     name = make_partition(conn, 40, 3000)
-    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 100)
-    monkeypatch.setattr(progress, "_EVERY", 0.02)
+    cut(conn, name, 30)
+    monkeypatch.setattr(TUNING, "say_every", 0.02)
     with caplog.at_level(logging.INFO):
         export(session, target=str(tmp_path), dsn=dsn, drop=True)
     found = [re.fullmatch(rf"partition {name}: (\d+) of (\d+) parts in files, .* MB", line) for line in caplog.messages]

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from starlette.responses import FileResponse, HTMLResponse
 
 from airflow_provider_pgqueue.core.connection import connect as connect_to
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.web import Person, make_app
 from tests.conftest import Connection
 from tools import chromium
@@ -274,7 +275,7 @@ def test_a_message_is_requeued_with_the_keyboard_alone(
 def test_many_messages_are_dismissed_in_steps_that_continue_by_themselves(
     tab: chromium.Browser, address: str, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.web.dead.AT_ONCE", 1)
+    monkeypatch.setattr(TUNING, "remedies_at_once", 1)
     tab.open(f"{address}/queues/orders/dismiss")
     tab.value("document.getElementById('reason').value = 'old'")
     tab.value("document.getElementById('do').click()")

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.conftest import Connection
 from tests.past import died_at
 from tests.web.conftest import Browse
@@ -303,7 +304,7 @@ def test_a_filter_that_cannot_be_read_is_refused_and_does_nothing(
 def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwhile(
     browse: Browse, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.web.dead.AT_ONCE", 2)
+    monkeypatch.setattr(TUNING, "remedies_at_once", 2)
     client, path = browse(may_act=True), "/queues/orders/requeue"
     form = form_of(client, path, max_messages="5")
     page = send(client, path, form)
@@ -324,7 +325,7 @@ def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwh
 def test_a_part_that_is_sent_twice_ends_the_action_and_leads_to_what_is_left_of_it(
     browse: Browse, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.web.dead.AT_ONCE", 2)
+    monkeypatch.setattr(TUNING, "remedies_at_once", 2)
     client, path = browse(may_act=True), f"/queues/orders/{action}"
     form = form_of(client, f"{path}?result=failed", max_messages="4")
     send(client, path, form)

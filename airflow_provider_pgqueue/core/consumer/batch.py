@@ -38,6 +38,7 @@ from airflow_provider_pgqueue.core.outcome import (
     storable,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 # consumer of slow messages repeat them all.
 _SETTLE_EVERY: Final = 1.0  # seconds
 _IDLE: Final = TransactionStatus.IDLE
-_AT_ONCE: Final = 2**28  # bytes of bodies in a folder that a batch handler gets at once: they are in memory together
 
 Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
@@ -190,12 +190,12 @@ class Batch(Settler):
     def _with_bodies(self, bodies: BodyStore, messages: list[Message]) -> Iterator[list[Message]]:
         """Yield the messages with their bodies, as many at a time as fit into memory; the others have failed."""
         part: list[Message] = []
-        room = _AT_ONCE
+        room = TUNING.bodies_at_once
         for message in messages:
             size = bytes_elsewhere(message.body)
             if part and size > room:
                 yield part
-                part, room = [], _AT_ONCE
+                part, room = [], TUNING.bodies_at_once
                 self.settle_when_due()
             try:
                 part.append(bodies.read(message))

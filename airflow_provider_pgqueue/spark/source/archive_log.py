@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.database import Database, Session, reading, rows
 from airflow_provider_pgqueue.spark.source import options as given
-from airflow_provider_pgqueue.spark.source.log_end import LogEnd, LogPlan, LogWatch, Offset
+from airflow_provider_pgqueue.spark.source.log_end import USUAL_PACE, LogEnd, LogPace, LogPlan, LogWatch, Offset
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, compare, conditions
 
 log = logging.getLogger(__name__)
@@ -35,13 +35,15 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     So a message that commits late is neither lost nor given twice; it only waits. docs/decisions/0008 says more.
     """
 
-    def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, database: Database, options: Mapping[str, str], schema: StructType, pace: LogPace = USUAL_PACE
+    ) -> None:
         given.check_names(options, _OPTIONS, "A stream of the archive")
         self._database = database
         self._session = Session(database, _NAME)
         self._queues = given.queues(options)
-        self._watch = LogWatch(self._session, self._queues)
-        self._plan = LogPlan(self._session, self._queues)
+        self._watch = LogWatch(self._session, self._queues, pace)
+        self._plan = LogPlan(self._session, self._queues, pace)
         self._schema = ARCHIVE.arrow_schema(schema)
         self._starting = options.get("startingOffsets", "earliest")
         self._parts = given.number(options, "numPartitions", 8, at_most=10_000)

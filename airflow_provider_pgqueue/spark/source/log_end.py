@@ -19,10 +19,25 @@ from airflow_provider_pgqueue.export.database import Session
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
-_LONGEST_REST: Final = 5.0  # seconds between two looks, however long they take
-_WORTH: Final = 50  # times as long as a look takes: at most 2 % of the time
-_HELD_FOR: Final = 30.0  # seconds until an end that does not move is worth a warning, and the next one
-_STRETCH: Final = 10_000  # messages of one SELECT: its snapshot lasts as long as the sink takes them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPace:
+    """How often to look at the end of the log, and how much of it to read at once.
+
+    :param longest_rest: seconds between two looks, however long they take.
+    :param worth: rest so many times as long as a look takes: at most 2 % of the time.
+    :param held_for: seconds until an end that does not move is worth a warning, and the next one.
+    :param stretch: messages of one SELECT: its snapshot lasts as long as the sink takes them.
+    """
+
+    longest_rest: float = 5.0
+    worth: float = 50
+    held_for: float = 30.0
+    stretch: int = 10_000
+
+
+USUAL_PACE: Final = LogPace()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +99,12 @@ class LogWatch:
     Ten times a second at most, and less often where it takes long: what is archived is seen up to five seconds later.
     """
 
-    def __init__(self, session: Session, queue_names: Sequence[str] = ()) -> None:
+    def __init__(self, session: Session, queue_names: Sequence[str] = (), pace: LogPace = USUAL_PACE) -> None:
         self._session = session
         self._queue_names = queue_names or None
+        self._pace = pace
         self._after_removal = 0
-        self._rest = min(_LOOK_EVERY, _LONGEST_REST)
+        self._rest = min(_LOOK_EVERY, pace.longest_rest)
         self._end: LogEnd | None = None
         self._looked = self._moved = self._warned = 0.0
 
@@ -103,7 +119,7 @@ class LogWatch:
     def found_nothing(self, seconds: float) -> None:
         """Rest before the next look by how long the questions of this one took; without a question, as before."""
         if seconds:
-            self._rest = min(_LONGEST_REST, max(_LOOK_EVERY, _WORTH * seconds))
+            self._rest = min(self._pace.longest_rest, max(_LOOK_EVERY, self._pace.worth * seconds))
 
     def _look(self, before: LogEnd | None) -> LogEnd:
         asked = verbs.archive_log_end(after_removal=self._after_removal, queue_names=self._queue_names)
@@ -111,7 +127,7 @@ class LogWatch:
         self._looked = time.monotonic()
         if before is None or before.horizon != end.horizon:
             self._moved = self._looked
-        elif end.holder_age is not None and self._looked - max(self._moved, self._warned) >= _HELD_FOR:
+        elif end.holder_age is not None and self._looked - max(self._moved, self._warned) >= self._pace.held_for:
             self._warned = self._looked
             log.warning(
                 "the log waits at transaction %s: session %s (application %s) has it open for %s and may yet archive",
@@ -135,9 +151,10 @@ class Stretch:
 class LogPlan:
     """The next steps from each place, and up to where there is known to be nothing, in some queues or in all."""
 
-    def __init__(self, session: Session, queue_names: Sequence[str] = ()) -> None:
+    def __init__(self, session: Session, queue_names: Sequence[str] = (), pace: LogPace = USUAL_PACE) -> None:
         self._session = session
         self._queue_names = queue_names or None
+        self._pace = pace
         self._next: dict[int, Stretch] = {}
         self._empty: tuple[int, int] | None = None
 
@@ -155,12 +172,12 @@ class LogPlan:
         # The stretch is one step, unless this is after a crash.
         known = self._next.get(start)
         steps = [known] if known and known.end == end else self._steps(start, end)
-        messages = sum(step.messages for step in steps)
+        messages, stretch = sum(step.messages for step in steps), self._pace.stretch
         parts: dict[int, list[Stretch]] = {}
         seen = 0
-        for step in self._steps(start, end, max(1, min(_STRETCH, messages // (number * 4)))):
+        for step in self._steps(start, end, max(1, min(stretch, messages // (number * 4)))):
             part = parts.setdefault(min(number - 1, seen * number // max(1, messages)), [])
-            joined = bool(part) and part[-1].messages + step.messages <= _STRETCH
+            joined = bool(part) and part[-1].messages + step.messages <= stretch
             before = part.pop() if joined else Stretch(step.start, step.start)
             part.append(Stretch(before.start, step.end, before.messages + step.messages))
             seen += step.messages

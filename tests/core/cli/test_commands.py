@@ -18,6 +18,7 @@ import pytest
 
 from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.core.cli.conftest import Pgqueue, Program
 from tests.core.dead.test_repair import triage_row
 from tests.past import died_at
@@ -395,7 +396,7 @@ def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connectio
 def test_remedies_take_what_a_filter_finds_in_short_transactions_and_are_in_the_audit(
     pgqueue: Pgqueue, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.cli.dead_messages._AT_ONCE", 2)
+    monkeypatch.setattr(TUNING, "remedies_at_once", 2)
     kill(conn, queue("orders"), "a", "b", "c", "d", "e", "f")
     for id_ in run(conn, verbs.dead_ids("orders"))[::2]:
         died_at(conn, id_, "2020-01-01")

@@ -35,8 +35,8 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.client import JsonText
-from airflow_provider_pgqueue.core.consumer import batch
 from airflow_provider_pgqueue.core.errors import MessageTooLarge
+from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -156,7 +156,7 @@ def test_a_batch_handler_gets_no_more_bodies_at_once_than_fit(
     conn: Connection, queue: Queue, store: BodyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue()
-    monkeypatch.setattr(batch, "_AT_ONCE", 2 * len(json.dumps(LARGE, ensure_ascii=False).encode()) + 100)
+    monkeypatch.setattr(TUNING, "bodies_at_once", 2 * len(json.dumps(LARGE, ensure_ascii=False).encode()) + 100)
     publish(conn, store, LARGE, 1, LARGE, LARGE, 2, LARGE, LARGE, 3)
     calls: list[list[Any]] = []
 
@@ -174,7 +174,7 @@ def test_a_batch_that_is_stopped_between_two_calls_gives_the_rest_back_without_a
     conn: Connection, queue: Queue, store: BodyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue()
-    monkeypatch.setattr(batch, "_AT_ONCE", 1)
+    monkeypatch.setattr(TUNING, "bodies_at_once", 1)
     publish(conn, store, LARGE, LARGE, LARGE)
     calls: list[int] = []
     consumer = Consumer(queue_name="orders", handle_batch=lambda some: calls.append(len(some)), bodies=store)

@@ -25,12 +25,12 @@ from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.spark.jobs.drain.task import BatchFunction, Share
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
 
 log = logging.getLogger(__name__)
 
-_MOST_ROUNDS: Final = 20
 _LONGEST_PAUSE: Final = 5.0  # seconds between two rounds, when one leased nothing
 _GRACE: Final = 15.0  # seconds for the batches in hand when the driver is asked to stop
 _RESULTS: Final = ("success", "rejected", "failed", "lock_expired")
@@ -138,7 +138,7 @@ class _Drain:
             "messages_per_second": round(done / worked, 1) if worked else 0.0,
             "rounds": rounds,
             "stopped": f"messages were ready after {rounds} rounds"
-            if rounds == _MOST_ROUNDS and left["ready"]
+            if rounds == TUNING.drain_rounds and left["ready"]
             else None,
             "parallelism": self._share.parallelism,
         }
@@ -147,7 +147,7 @@ class _Drain:
         """Start a Spark job, again and again, until nothing is ready and nothing is held; return what they report."""
         reported: Counter[str] = Counter()
         pause = 0.25
-        for done in range(_MOST_ROUNDS):
+        for done in range(TUNING.drain_rounds):
             left, wanted = self._settled()
             if left["ready"] == 0 or wanted == 0:
                 return reported, done
@@ -157,8 +157,8 @@ class _Drain:
                 # Somebody else was faster, a limit of the queue is reached, or no look is due.
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 time.sleep(pause)
-        log.warning("queue %s still has messages after %s rounds", self._share.queue, _MOST_ROUNDS)
-        return reported, _MOST_ROUNDS
+        log.warning("queue %s still has messages after %s rounds", self._share.queue, TUNING.drain_rounds)
+        return reported, TUNING.drain_rounds
 
     def _settled(self) -> tuple[Row, int | None]:
         """Wait until this run holds nothing or has something to do; return what is left and how many are wanted.

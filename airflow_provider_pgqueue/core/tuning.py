@@ -1,0 +1,31 @@
+"""Numbers that suit every user, so that nothing takes them as an argument. Only tests change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(slots=True, kw_only=True)
+class Tuning:
+    """Times in seconds, and how much is done at once. Read them when they are needed: a test may have changed them."""
+
+    say_every: float = 5.0
+    """Between two lines of the log about one long piece of work."""
+    connection_patience: float = 60.0
+    """How long an export or a task of Spark waits for a free connection."""
+    drain_rounds: int = 20
+    """How many jobs of Spark one drain starts at most."""
+    bodies_at_once: int = 2**28
+    """Bytes of bodies in a folder that a batch handler gets at once: they are in memory together."""
+    remedies_at_once: int = 5_000
+    """Dead messages of one transaction: a second or so, and whoever stops the command stops it after that."""
+    last_moment: float = 3.5
+    """How long a task that is stopped may finish its message before that is released, too: Airflow kills it after 5."""
+    look_at_started_every: float = 20.0
+    """After which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
+    look_when_full: float = 5.0
+    """Between two looks of a dispatcher while all places are taken, as the end of one run lets the next begin."""
+
+
+TUNING: Final = Tuning()
