@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -535,24 +534,6 @@ def test_max_messages_is_a_limit_and_the_rest_stays(conn_id: str, queue: Queue, 
     assert bodies(conn) == [7, 8, 9]
 
 
-def test_a_task_told_to_stop_finishes_the_message_in_hand_and_gives_the_others_back(
-    conn_id: str, queue: Queue, run: Run, conn: Connection
-) -> None:
-    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(5)))
-    before = signal.getsignal(signal.SIGTERM)
-    operator = consume(apply_function=lambda message: os.kill(os.getpid(), signal.SIGTERM))
-    # As Airflow's task runner does it.
-    signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
-    try:
-        with pytest.raises(AirflowException, match="stopped while consuming queue orders"):
-            run(operator)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert results(conn) == {0: "success"}
-    rows = conn.execute("SELECT attempts, lock_expires_at FROM messages.message").fetchall()
-    assert rows == [(0, None)] * 4
-
-
 def test_a_paused_queue_is_said_so(conn_id: str, queue: Queue, run: Run) -> None:
     queue("orders", paused=True)
     with pytest.raises(QueuePaused, match="orders"):
@@ -677,14 +658,6 @@ def test_failed_messages_are_requeued_and_rejected_ones_are_not(run: Run, conn: 
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_dry_run_only_counts(run: Run, conn: Connection) -> None:
-    dry = PgQueueRequeueOperator(task_id="dry", queue_name="orders", dry_run=True)
-    assert run(dry) == run(dry)
-    assert (run(dry)["requeued"], run(dry)["dry_run"]) == (2, True)
-    assert bodies(conn) == []
-
-
-@pytest.mark.usefixtures("dead")
 def test_results_and_a_limit_choose_what_is_requeued(run: Run, conn: Connection) -> None:
     assert run(PgQueueRequeueOperator(task_id="r", queue_name="orders", results=["rejected"]))["requeued"] == 1
     assert run(PgQueueRequeueOperator(task_id="f", queue_name="orders", max_messages=1))["requeued"] == 1
@@ -707,14 +680,6 @@ def test_a_cause_of_the_sensor_and_ids_choose_what_is_requeued_whatever_the_resu
     by_ids.render_template_fields(context | {"dag_run": SimpleNamespace(conf=conf), "begin": "2026-01-01T00:00:00Z"})
     assert run(by_ids)["ids"] == {"requeued": sorted(causes["failed"]["ids"])}
     assert bodies(conn) == ["bad", "broken", "broken"]
-
-
-@pytest.mark.usefixtures("dead")
-def test_a_canary_that_dies_again_stops_a_requeue(run: Run, conn: Connection) -> None:
-    canary = {"canary": 1, "canary_wait": timedelta(milliseconds=10), "max_per_second": 100.0}
-    with pytest.raises(AirflowFailException, match="'stopped': 'the canary was not finished in time'"):
-        run(PgQueueRequeueOperator(task_id="again", queue_name="orders", **canary))
-    assert bodies(conn) == ["broken"]
 
 
 @pytest.mark.usefixtures("dead")
@@ -766,7 +731,8 @@ def test_a_repair_whose_function_raised_fails_if_that_is_wanted_and_is_not_retri
 def test_a_canary_that_stops_a_repair_fails_it_or_is_in_its_result(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    canary: dict[str, Any] = {"results": ["failed"], "canary": 1, "canary_wait": timedelta(milliseconds=10)}
+    waits = {"canary_wait": timedelta(milliseconds=10), "max_per_second": 100.0}
+    canary: dict[str, Any] = {"results": ["failed"], "canary": 1, **waits}
     with pytest.raises(AirflowFailException, match="'stopped': 'the canary was not finished in time'"):
         run(repair(**canary))
     summary = run(repair(**canary, fail_on=[]))

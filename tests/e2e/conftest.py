@@ -91,6 +91,7 @@ def stack(
             # Parsed once: the files do not change, and each parsing takes the machine some seconds. So no parsing
             # may be given up.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "240",
             "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
             # A task waits five seconds for an answer, and then asks again for what may have been done.

@@ -182,7 +182,7 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
 def test_all_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn: Connection, cluster: Cluster) -> None:
     create(queue_conn, "e2e_many")
     run_id = start(stack, "e2e_many")
-    wait_until_deferred(stack, "e2e_many", run_id, "wait", 10)
+    wait_until_deferred(stack, "e2e_many", run_id, "wait", 4)
 
     def sessions() -> list[Any]:
         return queue_conn.execute(
@@ -267,6 +267,7 @@ def test_the_upkeep_example_archives_what_expired_and_reports(
     queue_conn.execute("SELECT messages.create_queue('e2e_upkeep', max_attempts => 1)")
     publish(queue_conn, "e2e_upkeep")
     queue_conn.execute("SELECT messages.lease('e2e_upkeep', 1, '1 ms', 'nobody')")
+    wait_for_success(stack, "pgqueue_upkeep", start(stack, "pgqueue_upkeep"))
     until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=PATIENCE, what="the upkeep DAG")
     until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_upkeep"), timeout=PATIENCE, what="its metrics")
 
@@ -277,7 +278,7 @@ def test_flights_are_published_consumed_remediated_and_requeued(
     """The main job, small, with one consumer killed in the middle."""
     for dag_id in ("pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_requeue_dead"):
         stack.client.wait_for_dag(dag_id)
-    run_id = stack.client.trigger("pgqueue_publish", {"flights": 10_000})
+    run_id = stack.client.trigger("pgqueue_publish", {"flights": 2_000})
     with psycopg.connect(cluster.dsn("e2e_queue")) as held:
         # Nobody finishes a batch until one has been killed amid it.
         held.execute("LOCK TABLE flights.departure IN SHARE MODE")
@@ -302,7 +303,7 @@ def test_flights_are_published_consumed_remediated_and_requeued(
             """
         ).fetchone()
     assert account is not None
-    assert account["published"] == 10_000
+    assert account["published"] == 2_000
     assert account["twice"] == account["unremedied"] == 0
     assert account["success"] == account["departures"]
 

@@ -34,24 +34,14 @@ def hang(place: Path) -> None:
 
 
 class FaultyWriter(PublishWriter):
-    """Loses the first attempt of partition 0 after it staged its rows, or hangs before the commit."""
+    """Hangs before the commit."""
 
     def __init__(self, database: Database, options: PublishOptions, fault: str, home: Path) -> None:
         super().__init__(database, options)
-        self._fault, self._home = fault, home
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        staged = super().write(iterator)
-        task: Any = TaskContext.get()
-        if self._fault == "retry" and task.partitionId() == 0 and task.attemptNumber() == 0:
-            (self._home / "retry").touch()
-            raise OSError("the executor has a bad day")
-        return staged
+        self._home = home
 
     def commit(self, messages: Messages) -> None:
-        if self._fault == "before":
-            hang(self._home / "before")
-        super().commit(messages)
+        hang(self._home / "before")
 
 
 class FaultyPartitionWriter(PartitionWriter):
@@ -114,7 +104,6 @@ def main(spark: SparkSession, dsn: str, home: Path) -> None:
     """Meet each fault, and hang in the last."""
     spark.dataSource.register(faulty_source(dsn, home))
     numbers = spark.range(0, 10, 1, 2).selectExpr("cast(id AS string) AS message")
-    publish(numbers, "retry")
     publish(numbers, "each", commitPer="partition")
     numbers.write.parquet(str(home / "in"))
     arrivals = spark.readStream.schema("message string").parquet(str(home / "in"))

@@ -40,7 +40,7 @@ with DAG("e2e_nowhere", schedule=None):
     PgQueueMessageSensor(task_id="wait", queue_name="e2e_nowhere", pgqueue_conn_id="nowhere", retries=0)
 
 with DAG("e2e_many", schedule=None, max_active_tasks=300) as many:
-    PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 10)
+    PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 4)
 
 with DAG("e2e_race", schedule=None, max_active_tasks=30) as race:
     PgQueueMessageSensor.partial(task_id="wait", retries=0).expand(
