@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -63,7 +64,8 @@ class BodyStore:
         """Return what to publish for a body over this connection: the body, or a pointer to it if it is too large.
 
         The file is complete before this returns. Each call writes another one: those of a publish that was rolled back,
-        or whose dedup key was remembered, stay until `clean` removes them.
+        or whose dedup key was remembered, stay until `clean` removes them. BodyUnavailable, which names the folder, if
+        the file cannot be written.
         """
         text = to_json(body)
         data = text.encode()
@@ -73,14 +75,20 @@ class BodyStore:
             raise MessageTooLarge(f"a body of {len(data)} bytes is too large: at_most is {self.at_most}")
         database, time = _named(conn)
         name = f"{database}{time}-{secrets.token_hex(16)}"
-        (self.folder / name).write_bytes(data)
+        try:
+            (self.folder / name).write_bytes(data)
+        except Exception as error:
+            raise BodyUnavailable(
+                f"a body of {len(data)} bytes cannot be written to {self.folder}: {_said(error)}",
+                "Let publishers write to this folder; a directory must exist.",
+            ) from error
         return JsonText(to_json({_KEY: {"name": name, "bytes": len(data), "sha256": sha256(data).hexdigest()}}))
 
     def read(self, message: M) -> M:
         """Return a message with the body that its pointer leads to; one without a pointer as it is.
 
-        BodyUnavailable, which names the message and the folder, if the body is missing, is not what was published, or
-        if the pointer is not one that `put` made.
+        BodyUnavailable, which names the message and the folder, if the body is missing, cannot be read, is not what was
+        published, or if the pointer is not one that `put` made.
         """
         if not _is_pointer(message.body):
             return message
@@ -95,11 +103,14 @@ class BodyStore:
         if not 0 < size <= self.at_most:
             raise wrong(f"the pointer to it says another size than 1 to {self.at_most} bytes")
         try:
+            self._forget_listing()
             with (self.folder / name).open("rb") as file:
                 # One more, because the file may be larger than the pointer says.
                 data = file.read(size + 1)
         except FileNotFoundError as error:
             raise wrong("it is missing") from error
+        except Exception as error:
+            raise wrong(_said(error)) from error
         if len(data) != size or sha256(data).hexdigest() != digest:
             raise wrong("it is not what was published")
         if isinstance(body := read_json(data), Unreadable):
@@ -117,23 +128,57 @@ class BodyStore:
 
         Those of other databases stay, and so do those that were written less than `older_than` ago by the clock of the
         database: give more than the longest transaction that publishes. It may run while others publish, consume or
-        clean. It reads all messages but no large body, and needs the role `messages_reader`.
+        clean. It reads all messages but no large body, and needs the role `messages_reader`. If the folder refuses to
+        list or to remove, its own error rises, and another call continues.
         """
         database, time = _named(conn, as_timedelta(older_than))
-        names = {path.name for path in self.folder.iterdir()}
-        names = {name for name in names if _NAME.fullmatch(name) and database < name < f"{database}{time}"}
+        names = {name for name in self._names() if _NAME.fullmatch(name) and database < name < f"{database}{time}"}
         if names:
             fix = partial(refused, wants="reader")
             names.difference_update(name for (name,) in fetch(conn, tuple_row, query("bodies_elsewhere"), [], fix=fix))
         for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # somebody else has cleaned it
+                self._remove(self.folder / name)
         return len(names)
+
+    def _names(self) -> set[str]:
+        """Return the names of all files in the folder."""
+        self._forget_listing()
+        try:
+            return {path.name for path in self.folder.iterdir()}
+        except (FileNotFoundError, NotADirectoryError):
+            if getattr(self.folder, "protocol", "file") in ("", "file"):
+                raise
+            # An object store has no folder without a file in it.
+            return set()
+
+    def _forget_listing(self) -> None:
+        """Let a universal path look again: after a listing it knows no file that others write later."""
+        if self._system is not None:
+            self._system.invalidate_cache()
+
+    def _remove(self, file: Any) -> None:
+        if self._system is None:
+            file.unlink()
+        else:
+            # `unlink` of S3 says nothing if the server refuses.
+            self._system.rm_file(file.path)
+
+    @property
+    def _system(self) -> Any:
+        """What a universal path stands on; `pathlib` has nothing like it."""
+        return getattr(self.folder, "fs", None)
 
 
 def bytes_elsewhere(body: Any) -> int:
     """Return how many bytes the body has to which this one points, as far as it says; 0 if it is not a pointer."""
     said = body[_KEY].get("bytes") if _is_pointer(body) and isinstance(body[_KEY], dict) else 0
     return said if isinstance(said, int) else 0
+
+
+def _said(error: Exception) -> str:
+    """Return what a store says: each has errors of its own, and few of them name the folder."""
+    return f"{type(error).__name__}: {error}".rstrip(".")
 
 
 def _is_pointer(body: Any) -> bool:

@@ -13,7 +13,7 @@ PgQueueError
  |    +-- InvalidOutcome      a handler returned something that is not an outcome
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
- +-- BodyUnavailable         a body that is kept outside of the database is missing, or not what was published
+ +-- BodyUnavailable         a body that is kept outside of the database is out of reach, or not what was published
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
@@ -149,7 +149,7 @@ class MessageTooLarge(InvalidMessage):
 
 
 class BodyUnavailable(PgQueueError):
-    """The body of a message, which a folder keeps, is missing, or is not what was published."""
+    """The folder of a body cannot be written or read, or the body is missing, or is not what was published."""
 
 
 class DispatchNotFound(PgQueueError):

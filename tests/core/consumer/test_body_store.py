@@ -405,6 +405,20 @@ def test_clean_removes_what_no_message_points_to_and_keeps_the_rest(
     assert files(folder) == other
 
 
+def test_a_directory_that_is_not_there_is_named_by_whoever_writes_reads_or_cleans(
+    conn: Connection, queue: Queue, store: BodyStore, folder: Path
+) -> None:
+    queue("orders", backoff_first="1 hour", backoff_max="1 hour")
+    publish(conn, store, LARGE)
+    folder.rename(folder.with_name("elsewhere"))
+    with pytest.raises(BodyUnavailable, match=rf"cannot be written to {folder}: FileNotFoundError: .* must exist"):
+        publish(conn, store, LARGE)
+    assert drained(conn, store) == []
+    assert f"in {folder} cannot be had: it is missing" in failures(conn)[1]
+    with pytest.raises(FileNotFoundError, match=str(folder)):
+        store.clean(conn, older_than=ALL)
+
+
 @pytest.mark.parametrize("years", [2100, 6000, 7000, 2_700_000])
 def test_what_is_older_than_any_body_removes_none(conn: Connection, store: BodyStore, folder: Path, years: int) -> None:
     store.put(conn, LARGE)
