@@ -127,7 +127,6 @@ class PgQueueRequeueOperator(QueueTask):
     )
     reads_queue = True
     writes_queue = True
-    ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "queue_name": optional(argument.queue_name),

@@ -95,7 +95,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     """
 
     template_fields: Sequence[str] = ("arguments", "run_id", "pgqueue_conn_id", "conf", "py_files", "name")
-    ui_color = "#f5e3d0"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "pipeline": _pipeline,
