@@ -13,7 +13,6 @@ import pytest
 
 from airflow_provider_pgqueue.cli.output import span
 from airflow_provider_pgqueue.cli.program import COMMANDS, program, run_program
-from airflow_provider_pgqueue.cli.suggestion import SYNONYMS
 from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import Consumer, InvalidArgument, run, verbs
 from airflow_provider_pgqueue.core.connection import parameters
@@ -83,8 +82,6 @@ def test_wrong_usage_is_status_2_with_one_line_of_error(run_pgqueue: Pgqueue, ar
     [
         (["pubish", "orders"], "'publish'"),
         (["queus"], "'queues'"),
-        (["create-queue", "orders"], "'queues create'"),
-        (["consume", "orders"], "'worker'"),
         (["queues", "cretae", "orders"], "'create'"),
         (["publish", "orders", "--mesage", "1"], "'--message'"),
         (["top", "--refreshs"], "'--refreshes'"),
@@ -99,15 +96,6 @@ def test_a_mistyped_command_or_option_gets_a_suggestion(run_pgqueue: Pgqueue, ar
 
 def test_a_command_that_resembles_none_is_told_where_they_are_listed(run_pgqueue: Pgqueue) -> None:
     assert run_pgqueue("frobnicate").err.endswith("error: No such command 'frobnicate'. --help lists the commands.\n")
-
-
-def test_suggested_synonyms_are_commands() -> None:
-    for meant in SYNONYMS.values():
-        command: click.Command | None = program
-        for name in meant.split():
-            assert isinstance(command, click.Group)
-            command = command.get_command(click.Context(command), name)
-        assert command is not None, meant
 
 
 def test_each_option_says_what_it_does() -> None:
