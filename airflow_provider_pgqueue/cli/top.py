@@ -77,52 +77,40 @@ class _View:
 @click.command()
 @click.option("--once", is_flag=True, help="Print the queues once and exit, as it does without a terminal.")
 @click.option("--interval", type=duration, default="2s", show_default=True, help="How often to refresh.")
-@click.option("--refreshes", type=click.IntRange(1), help="Exit after refreshing this many times.")
 @click.option("--sort", type=click.Choice(_SORTS), default="attention", show_default=True, help="The order of queues.")
 @with_settings
-def top(settings: Settings, once: bool, interval: timedelta, refreshes: int | None, sort: str) -> None:
+def top(settings: Settings, once: bool, interval: timedelta, sort: str) -> None:
     """Show all queues live on the whole screen, with the history of the last half hour.
 
     Keys: s and S change the order, r reverses it, the arrows and Page Up and Down move, space pauses and continues, q
     ends. The history and the rates are those that the upkeep recorded.
     """
     live = not once and not settings.as_json and sys.stdout.isatty() and sys.stdin.isatty()
-    looks = 1 if once else refreshes or (None if live or settings.as_json else 1)
     view = _View(sort=sort)
     with connected_for_long(settings) as lasting:
         if live:
-            _on_the_screen(lasting, view, interval, looks)
-            return
-        for _ in _looks(looks, interval):
-            rows = _looked(lasting, view, None)
-            if settings.as_json:
-                show_line(settings, {"queues": rows}, "")
-            else:
-                screen = console()
-                screen.print(_picture(rows, view, len(rows), screen))
-                sys.stdout.flush()  # whoever reads the pipe waits for it
+            _on_the_screen(lasting, view, interval)
+        elif settings.as_json:
+            while True:
+                show_line(settings, {"queues": _looked(lasting, view, None)}, "")
+                if once:
+                    return
+                time.sleep(interval.total_seconds())
+        else:
+            rows, screen = _looked(lasting, view, None), console()
+            screen.print(_picture(rows, view, len(rows), screen))
 
 
-def _looks(looks: int | None, interval: timedelta) -> Iterator[int]:
-    number = 0
-    while looks is None or number < looks:
-        if number:
-            time.sleep(interval.total_seconds())
-        yield number
-        number += 1
-
-
-def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: int | None) -> None:
+def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta) -> None:
     from rich.live import Live
 
     screen = console()
     with _Keyboard() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
         rows: list[Row] = []
-        while not view.ended and (looks is None or looks > 0):
+        while not view.ended:
             room = max(1, screen.size.height - 4)
             if not view.frozen:
                 rows = _looked(lasting, view, room)
-                looks = None if looks is None else looks - 1
             live.update(_picture(rows, view, room, screen, keys=_KEYS), refresh=True)
             for key in keys.pressed(interval.total_seconds()):
                 view.press(key, room)
