@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 
 from airflow_provider_pgqueue.core.frames import own_frames
 from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
-from airflow_provider_pgqueue.core.unseen import replace_unseen
+from airflow_provider_pgqueue.core.unseen import legible
 from airflow_provider_pgqueue.web.guard import token_for
 from airflow_provider_pgqueue.web.request import site_of, task_of
 
@@ -78,7 +78,7 @@ def _environment() -> Environment:
         "number": number,
         "moment": moment,
         "iso": _iso,
-        "printable": printable,
+        "printable": legible,
         "quantity": quantity,
         "pretty": pretty,
         "shown": shown,
@@ -139,25 +139,18 @@ def shown(given: Any, none: str = NONE) -> str:
             return moment(given)
         case int() | float() if not isinstance(given, bool):
             return number(given)
-    return printable(given)
+    return legible(given)
 
 
 def _iso(given: datetime | None) -> str:
     return "" if given is None else given.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def printable(text: object, longest: int = 300) -> str:
-    """Return a text without what would reorder or hide the letters around it, cut off."""
-    said = "" if text is None else str(text)
-    plain = replace_unseen(said[: longest + 1], lambda letter: "\N{REPLACEMENT CHARACTER}")
-    return plain if len(plain) <= longest else plain[:longest] + "…"
-
-
 def pretty(given: Any, longest: int = 200_000) -> str:
     """Return JSON to be read, in lines, with no letter hidden."""
     text = given if isinstance(given, str) else json.dumps(given, indent=2, ensure_ascii=False, default=str)
     lines = text[: longest + 1].splitlines()
-    shown = "\n".join(printable(line, longest) for line in lines)
+    shown = "\n".join(legible(line, longest) for line in lines)
     return shown if len(text) <= longest else shown[:longest] + "\n…"
 
 
