@@ -144,15 +144,15 @@ def _text(error: Exception) -> str | None:
     """Return what may be shown of an error, in one line; None for an unexpected error."""
     import psycopg
 
-    from airflow_provider_pgqueue.cli.fix import with_fix
+    from airflow_provider_pgqueue.cli.fix import in_commands
     from airflow_provider_pgqueue.cli.text import one_line
     from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 
     match error:
         case PgQueueError():
-            return one_line(with_fix(error))
+            return one_line(in_commands(str(error)))
         case psycopg.Error() if isinstance(known := translate(error), PgQueueError):
-            return one_line(with_fix(known))
+            return one_line(in_commands(str(known)))
         case psycopg.Error():
             # The driver appends DETAIL and CONTEXT, which may quote a body.
             return one_line(error.diag.message_primary or type(error).__name__)

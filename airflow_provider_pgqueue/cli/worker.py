@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected, conninfo, status_for
-from airflow_provider_pgqueue.cli.fix import log_to_stderr, with_fix
+from airflow_provider_pgqueue.cli.fix import in_commands, log_to_stderr
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.program import report
@@ -239,5 +239,5 @@ def _end(exitcode: int, error: PgQueueError | None) -> str:
     """Return how a process ended: `SIGKILL`, or `exit status 1 (HandlerBroken: …)`."""
     if exitcode < 0:
         return next((one.name for one in signal.Signals if one == -exitcode), f"signal {-exitcode}")
-    why = "" if error is None else f" ({type(error).__name__}: {one_line(with_fix(error))})"
+    why = "" if error is None else f" ({type(error).__name__}: {one_line(in_commands(str(error)))})"
     return f"exit status {exitcode}{why}"

@@ -92,7 +92,7 @@ def test_an_unknown_queue_is_one_line_that_names_it(pgqueue: Pgqueue, arguments:
     ended = pgqueue(*arguments)
     assert (ended.status, ended.out) == (1, "")
     assert ended.err.startswith("error: ")
-    assert "Create it: pgqueue queues create nope; " in ended.err
+    assert "Create it: pgqueue queues create nope" in ended.err
     assert len(ended.err.splitlines()) == 1
 
 

@@ -178,7 +178,7 @@ def test_a_database_without_the_schema_is_one_line_with_the_fix(run_pgqueue: Pgq
     ended = run_pgqueue("queues", "--dsn", empty_dsn)
     assert ended.status == 1
     assert ended.err.startswith("error: schema messages is not installed in database ")
-    assert ended.err.endswith("Install it: pgqueue install\n")
+    assert ended.err.endswith("Run pgqueue install, the setup DAG, or psql -f sql/install.sql.\n")
 
 
 def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
