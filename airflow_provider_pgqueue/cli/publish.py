@@ -11,9 +11,10 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 import click
+import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines, refuse_huge_numbers
+from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -161,10 +162,9 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Mapping[st
     statement = verbs.publish_texts(queue, [line.text for line in batch], **options)
     try:
         return run(conn, statement)
-    except InvalidArgument as error:
-        refuse_huge_numbers(batch)
-        raise error
-    except InvalidMessage as error:
+    except (InvalidArgument, InvalidMessage) as error:
+        if isinstance(error, InvalidArgument) and not isinstance(error.__cause__, psycopg.DataError):
+            raise  # it is about an option, and not about a body
         first, last = batch[0].place, batch[-1].place
         raise type(error)(f"{first if first == last else f'{first} to {last}'}: {error}") from error
 
