@@ -10,12 +10,12 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.web.html import whole_number
 from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
-RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 FILTER: Final = ("result", "fingerprint", "reference", "since", "until")
 MOST: Final = 1_000_000  # messages of one action
 COUNTED: Final = 250_000  # by the form, which has five seconds
@@ -25,10 +25,10 @@ AT_ONCE: Final = 5_000  # of one transaction: a second or so, and whoever stops 
 def chosen(form: Form) -> dict[str, Any]:
     """Return the arguments of requeue_dead and dismiss_dead that say which messages."""
     result = text(form, "result")
-    if result not in (None, *RESULTS):
-        raise InvalidArgument(f"result is {result[:40]!r}", f"Give one of {', '.join(RESULTS)}.")
+    if result is not None and result not in DEAD_RESULTS:
+        raise InvalidArgument(f"result is {result[:40]!r}", f"Give one of {', '.join(DEAD_RESULTS)}.")
     return {
-        "results": [result] if result else list(RESULTS),
+        "results": [result] if result else list(DEAD_RESULTS),
         "fingerprints": [cause] if (cause := text(form, "fingerprint")) else None,
         "reference": text(form, "reference"),
         "since": moment(form, "since"),
@@ -68,7 +68,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "most": MOST,
         "counted_up_to": COUNTED,
         "at_once": AT_ONCE,
-        "results": RESULTS,
+        "results": DEAD_RESULTS,
         # A field for a time takes no time zone.
         "asked": asked | {key: (which[key] or "")[:19] for key in ("since", "until")},
         # What was counted is what is done.
