@@ -99,8 +99,14 @@ def report(error: BaseException, settings: Settings) -> int:
         case SystemExit(code=None | int() as code):
             return code or 0
         case Exception():
-            return _failed(error, settings)
-    return _ended(error, settings)
+            text = _text(error) or f"{type(error).__name__}. This is a bug in pgqueue: report it with --debug."
+        case _:
+            # A function of the user raised it to end the process, and its text may quote a body.
+            text = f"{type(error).__name__} ended the command. --debug shows its text."
+    if settings.debug:
+        _say("".join(traceback.format_exception(error)))
+    _say(f"error: {text}")
+    return 1
 
 
 def _refused(error: click.ClickException) -> int:
@@ -119,25 +125,6 @@ def _say(text: str) -> None:
     # Where stderr cannot be written either, the exit status is all that is left.
     with suppress(OSError):
         say(text, err=True)
-
-
-def _failed(error: Exception, settings: Settings) -> int:
-    if settings.debug:
-        _say("".join(traceback.format_exception(error)))
-    text = _text(error)
-    if text is None:
-        _say(f"error: {type(error).__name__}. This is a bug in pgqueue: report it with --debug.")
-    else:
-        _say(f"error: {text}")
-    return 1
-
-
-def _ended(error: BaseException, settings: Settings) -> int:
-    """Report what a function of the user raised to end the process, without its text, which may quote a body."""
-    if settings.debug:
-        _say("".join(traceback.format_exception(error)))
-    _say(f"error: {type(error).__name__} ended the command. --debug shows its text.")
-    return 1
 
 
 def _text(error: Exception) -> str | None:
