@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -25,7 +26,7 @@ _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
 def page(request: Request, name: str, status: int = 200, **context: Any) -> HTMLResponse:
     """Return a page, or only its living part if a script of the page asks for that."""
-    part = request.headers.get("hx-request") == "true" and name not in ("error.html",)
+    part = request.headers.get("hx-request") == "true" and name != "error.html"
     text = (
         _environment()
         .get_template(name)
@@ -112,15 +113,13 @@ def age(given: timedelta | None) -> str:
         return f"{sign}{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{sign}{seconds:.0f} s"
-    for place, (unit, length) in enumerate(_UNITS):
+    for (unit, length), (smaller, size) in pairwise(_UNITS):
         if seconds >= length:
             whole, rest = divmod(int(seconds), length)
-            if place + 1 < len(_UNITS):
-                smaller, size = _UNITS[place + 1]
-                if rest // size and whole < 100:
-                    return f"{sign}{whole:,} {unit} {rest // size} {smaller}"
+            if rest // size and whole < 100:
+                return f"{sign}{whole:,} {unit} {rest // size} {smaller}"
             return f"{sign}{whole:,} {unit}"
-    return NONE
+    return f"{sign}{seconds // 60:.0f} min"
 
 
 def moment(given: datetime | None) -> str:
