@@ -18,7 +18,7 @@ Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 FILTER: Final = ("result", "fingerprint", "reference", "since", "until")
 MOST: Final = 1_000_000  # messages of one action
-COUNTED: Final = 250_000  # by the form, which has five seconds
+_COUNTED: Final = 250_000  # by the form, which has five seconds
 AT_ONCE: Final = 5_000  # of one transaction: a second or so, and whoever stops the action stops it after that
 
 
@@ -59,14 +59,14 @@ def moment(form: Form, name: str) -> str | None:
 def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     """Count what would be requeued or dismissed, and return the filter as the form of the page shows it."""
     which = chosen(given)
-    (found,) = rows_of(conn, "count_dead", queue_name=name, most=COUNTED, **which)
+    (found,) = rows_of(conn, "count_dead", queue_name=name, most=_COUNTED, **which)
     asked = {key: given.get(key, "") for key in ("result", "fingerprint", "reference")}
     return {
         "count": found["count"],
         "ids": found["ids"],
         "newest": found["newest"],
         "most": MOST,
-        "counted_up_to": COUNTED,
+        "counted_up_to": _COUNTED,
         "at_once": AT_ONCE,
         "results": DEAD_RESULTS,
         # A field for a time takes no time zone.
