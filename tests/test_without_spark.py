@@ -84,7 +84,7 @@ def test_the_export_says_how_to_get_what_it_needs(tmp_path: Path) -> None:
         1,
         "",
         [
-            "error: adbc_driver_manager is not installed. Install what the export needs: "
+            "error: adbc_driver_manager is not installed. Install it with: "
             'pip install "airflow-provider-pgqueue[export]"'
         ],
     )

@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters, pause_after
+from airflow_provider_pgqueue.core.connection import check_version, connect, parameters, pause_after
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PermissionDenied, refused, translate, why_again
 from airflow_provider_pgqueue.core.message import QueueStatus
 from airflow_provider_pgqueue.core.privilege import fix_of
@@ -76,11 +76,6 @@ def open_connection(settings: Settings) -> Connection:
         if settings.dsn or any(os.environ.get(name) for name in _SERVER):
             raise
         raise ConnectionFailed(error.problem.rstrip("."), _UNNAMED) from error
-
-
-def conninfo(settings: Settings) -> str:
-    """Return the connection string; InvalidArgument, without quoting it, if it is invalid."""
-    return conninfo_of(parameters(settings.dsn))
 
 
 @dataclass

@@ -55,10 +55,7 @@ def export(
     try:
         from airflow_provider_pgqueue.export import export_archive
     except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed. Install what the export needs: "
-            'pip install "airflow-provider-pgqueue[export]"'
-        ) from error
+        raise click.ClickException(str(error)) from error
     log_to_stderr()
     with connected(settings):
         summary = export_archive(

@@ -7,25 +7,7 @@ import re
 from typing import Final
 
 from airflow_provider_pgqueue.cli.text import printable_lines
-from airflow_provider_pgqueue.core.errors import (
-    PgQueueError,
-    QueueFull,
-    QueueNotEmpty,
-    QueueNotFound,
-    QueuePaused,
-    SchemaMissing,
-    SchemaTooOld,
-)
 
-_FIXES: Final[dict[type[PgQueueError], str]] = {
-    SchemaMissing: "Install it: pgqueue install",
-    SchemaTooOld: "Upgrade it: pgqueue install",
-    QueueNotFound: "Create it: pgqueue queues create {queue}; or list those that exist: pgqueue queues",
-    QueuePaused: "Resume it: pgqueue queues resume {queue}",
-    QueueFull: "Publish later, or raise the limit: pgqueue queues alter {queue} --max-depth N",
-    QueueNotEmpty: "Finish its messages, or delete them with it: pgqueue queues drop {queue} --force",
-}
-_QUEUE: Final = re.compile(r"queue '([\w.-]+)'")
 # What the database says to every caller, and the command for it.
 _COMMANDS: Final = tuple(
     (re.compile(r"(?:SELECT (?:\* FROM )?)?messages\." + call), command)  # noqa: S608 a pattern
@@ -48,15 +30,6 @@ def in_commands(text: str) -> str:
     for statement, command in _COMMANDS:
         text = statement.sub(command, text)
     return text
-
-
-def with_fix(error: PgQueueError) -> str:
-    """Return what is wrong and the command that helps; where there is none, the error's own fix."""
-    fix = _FIXES.get(type(error))
-    if fix is None:
-        return in_commands(str(error))
-    named = _QUEUE.search(error.problem)
-    return f"{error.problem}. {fix.format(queue=named[1] if named else 'NAME')}"
 
 
 class LogFormat(logging.Formatter):

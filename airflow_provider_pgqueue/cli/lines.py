@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, NoReturn
 
 import click
@@ -58,26 +57,6 @@ def parse(text: str, place: str, *, fix: str = "Quote it for the shell: '{\"orde
     except ValueError:
         raise InvalidMessage(f"{place} has a number that is too long. Write it as a string.") from None
     return Line(place, text, body)
-
-
-def refuse_huge_numbers(lines: Iterable[Line]) -> None:
-    """Raise InvalidMessage with the first number that PostgreSQL cannot keep, and its place, if there is one."""
-    for line in lines:
-
-        def judge(number: str, place: str = line.place) -> None:
-            try:
-                found = Decimal(number)
-                huge = not found.is_finite() or found.adjusted() >= 131_072 or int(found.as_tuple().exponent) < -16_383
-            except ArithmeticError:
-                huge = True
-            if huge:
-                shown = number if len(number) <= 40 else f"{number[:40]}…"
-                raise InvalidMessage(
-                    f"{place}: a number has at most 131,072 digits, 16,383 behind its point, and {shown} has more",
-                    "Write it as a string.",
-                )
-
-        json.loads(line.text, parse_float=judge, parse_int=judge)
 
 
 def json_object(text: str) -> dict[str, Any]:

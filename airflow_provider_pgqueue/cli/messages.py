@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
-from airflow_provider_pgqueue.cli.lines import json_object, parse, refuse_huge_numbers
+from airflow_provider_pgqueue.cli.lines import json_object, parse
 from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -56,9 +56,7 @@ def change(
     """
     to: verbs.Change = {"priority": priority, "delay": delay}
     if body is not None:
-        line = parse(body, "--body")
-        refuse_huge_numbers([line])
-        to["body"] = JsonText(line.text)
+        to["body"] = JsonText(parse(body, "--body").text)
     if all(value is None for value in to.values()):
         raise click.UsageError("give --priority, --delay or --body.")
     done = ask(settings, verbs.change(queue, ids, **to))

@@ -99,8 +99,14 @@ def report(error: BaseException, settings: Settings) -> int:
         case SystemExit(code=None | int() as code):
             return code or 0
         case Exception():
-            return _failed(error, settings)
-    return _ended(error, settings)
+            text = _text(error) or f"{type(error).__name__}. This is a bug in pgqueue: report it with --debug."
+        case _:
+            # A function of the user raised it to end the process, and its text may quote a body.
+            text = f"{type(error).__name__} ended the command. --debug shows its text."
+    if settings.debug:
+        _say("".join(traceback.format_exception(error)))
+    _say(f"error: {text}")
+    return 1
 
 
 def _refused(error: click.ClickException) -> int:
@@ -121,38 +127,19 @@ def _say(text: str) -> None:
         say(text, err=True)
 
 
-def _failed(error: Exception, settings: Settings) -> int:
-    if settings.debug:
-        _say("".join(traceback.format_exception(error)))
-    text = _text(error)
-    if text is None:
-        _say(f"error: {type(error).__name__}. This is a bug in pgqueue: report it with --debug.")
-    else:
-        _say(f"error: {text}")
-    return 1
-
-
-def _ended(error: BaseException, settings: Settings) -> int:
-    """Report what a function of the user raised to end the process, without its text, which may quote a body."""
-    if settings.debug:
-        _say("".join(traceback.format_exception(error)))
-    _say(f"error: {type(error).__name__} ended the command. --debug shows its text.")
-    return 1
-
-
 def _text(error: Exception) -> str | None:
     """Return what may be shown of an error, in one line; None for an unexpected error."""
     import psycopg
 
-    from airflow_provider_pgqueue.cli.fix import with_fix
+    from airflow_provider_pgqueue.cli.fix import in_commands
     from airflow_provider_pgqueue.cli.text import one_line
     from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 
     match error:
         case PgQueueError():
-            return one_line(with_fix(error))
+            return one_line(in_commands(str(error)))
         case psycopg.Error() if isinstance(known := translate(error), PgQueueError):
-            return one_line(with_fix(known))
+            return one_line(in_commands(str(known)))
         case psycopg.Error():
             # The driver appends DETAIL and CONTEXT, which may quote a body.
             return one_line(error.diag.message_primary or type(error).__name__)

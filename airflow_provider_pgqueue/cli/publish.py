@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from io import BufferedReader, RawIOBase
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import click
+import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines, refuse_huge_numbers
+from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -25,7 +27,7 @@ from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 _DEFAULT_BATCH = 1000
-_BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
+_BUFFER = 65_536  # bytes
 
 
 @click.command()
@@ -161,53 +163,36 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Mapping[st
     statement = verbs.publish_texts(queue, [line.text for line in batch], **options)
     try:
         return run(conn, statement)
-    except InvalidArgument as error:
-        refuse_huge_numbers(batch)
-        raise error
-    except InvalidMessage as error:
+    except (InvalidArgument, InvalidMessage) as error:
+        if isinstance(error, InvalidArgument) and not isinstance(error.__cause__, psycopg.DataError):
+            raise  # it is about an option, and not about a body
         first, last = batch[0].place, batch[-1].place
         raise type(error)(f"{first if first == last else f'{first} to {last}'}: {error}") from error
 
 
 @contextmanager
 def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line]]:
-    """Give the bodies, with a bar of what was read so far if somebody is watching."""
+    """Give the bodies; of a file with a bar of what was read so far, if somebody is watching."""
     if message is not None:
         yield iter([parse(message, "--message")])
         return
     if file is None and sys.stdin is None:  # closed by the shell
         raise click.UsageError("standard input is closed. Give FILE or --message.")
     source = file or sys.stdin.buffer
-    if not sys.stderr.isatty():
+    size = _size(source)
+    if not size or not sys.stderr.isatty():
         yield read_lines(source)
         return
-    with _bar(_size(source)) as advance:
-        yield read_lines(_counted(source, advance))
+    from rich.progress import wrap_file
+
+    with wrap_file(source, size, description="publish", console=console(stderr=True), transient=True) as watched:
+        # The buffer, because to move the bar for each line would halve the rate.
+        yield read_lines(BufferedReader(cast("RawIOBase", watched), _BUFFER))
 
 
-def _counted(source: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
-    read = 0
-    for raw in source:
-        yield raw
-        read += len(raw)
-        if read >= _BAR_STEP:
-            advance(read)
-            read = 0
-    advance(read)
-
-
-def _size(source: BinaryIO) -> int | None:
+def _size(source: BinaryIO) -> int:
+    """Return how much there is to read; 0 if nobody knows, as of a pipe."""
     try:
-        return os.fstat(source.fileno()).st_size or None
+        return os.fstat(source.fileno()).st_size
     except OSError:
-        return None
-
-
-@contextmanager
-def _bar(size: int | None) -> Iterator[Callable[[int], None]]:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task("publish", total=size)
-        yield lambda number: progress.advance(task, number)
+        return 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import click
@@ -16,85 +18,52 @@ from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.migrations import scripts
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = ("queue_name", "paused", "max_attempts", "lease_for", "notify", "max_depth", "max_leased", "retention")
-# Of each option of the policy: its type, the default of `messages.create_queue`, which fills in what is not given, and
-# the help.
-_POLICY: Final[dict[str, tuple[Any, str, str]]] = {
-    "--max-attempts": (int, "5", "Number of deliveries after which a message is dead."),
-    "--lease-for": (duration, "5m", "Length of a lease if the consumer names none."),
-    "--notify": (
-        click.Choice(["always", "gated", "off"]),
-        "always",
-        "Whether a publish notifies consumers. always; gated: of several simultaneous publishes only one does; "
-        "off: none does, and they poll.",
-    ),
-    "--max-body-bytes": (int, "1048576", "Size of the largest body that is accepted."),
-    "--fair-by": (
-        click.Choice(["group", "topic", ""]),
-        "no turns",
-        "Let keys take turns, so that none waits for the backlog of another: the key of a message is its group, "
-        "or the first word of its topic. An empty text ends the turns.",
-    ),
-    "--weights": (
-        json_object,
-        "1 for each key",
-        "How many messages each key gets in a turn: '{\"gold\": 3}'; {} for one of each.",
-    ),
-    "--paused/--not-paused": (None, "not paused", "Whether leasing is stopped; publishing continues."),
-    "--backoff-first": (duration, "1s", "Pause before the second attempt; it doubles after each further one."),
-    "--backoff-max": (duration, "5m", "Longest pause between two attempts."),
-    "--retention": (duration, "forever", "How long the archive keeps messages; 0 keeps them forever."),
-    "--max-depth": (
-        int,
-        "no limit",
-        "How many unfinished messages the queue takes; publishing more fails. 0 for no limit.",
-    ),
-    "--max-leased": (int, "no limit", "How many messages may be leased at the same time; 0 for no limit."),
-    "--max-leased-per-group": (
-        int,
-        "1",
-        "How many messages of one group may be leased at the same time; only 1 keeps their order.",
-    ),
-    "--rate-limit": (
-        int,
-        "no limit",
-        "How many messages may be leased in a --rate-period, evenly spread; 0 for no limit.",
-    ),
-    "--rate-limit-per-group": (
-        int,
-        "no limit",
-        "How many messages of one group may be leased in a --rate-period, evenly spread; 0 for no limit.",
-    ),
-    "--rate-period": (duration, "1s", "The period of --rate-limit and --rate-limit-per-group."),
-    "--rate-burst": (int, "1", "How many messages, of the queue and of a group, may be leased at once after a pause."),
-    "--handler-timeout": (
-        duration,
-        "no limit",
-        "How long a function may take for a message before its lease is no longer renewed; 0 for no limit.",
-    ),
-    "--on-dead-head": (
-        click.Choice(["block", "skip"]),
-        "block",
-        "Whether a dead message holds back the rest of its group, or is skipped.",
-    ),
-    "--break-after": (
-        int,
-        "no limit",
-        "After how many failed attempts in a row with one cause the queue stops itself; 0 for never.",
-    ),
-    "--dedup-window": (duration, "1d", "How long a deduplication key is remembered."),
+# Of each option of the policy: its type, and the default of `messages.create_queue`, which fills in what is not given.
+_POLICY: Final[dict[str, tuple[Any, str]]] = {
+    "--max-attempts": (int, "5"),
+    "--lease-for": (duration, "5m"),
+    "--notify": (click.Choice(["always", "gated", "off"]), "always"),
+    "--max-body-bytes": (int, "1048576"),
+    "--fair-by": (click.Choice(["group", "topic", ""]), "no turns"),
+    "--weights": (json_object, "1 for each key"),
+    "--paused/--not-paused": (None, "not paused"),
+    "--backoff-first": (duration, "1s"),
+    "--backoff-max": (duration, "5m"),
+    "--retention": (duration, "forever"),
+    "--max-depth": (int, "no limit"),
+    "--max-leased": (int, "no limit"),
+    "--max-leased-per-group": (int, "1"),
+    "--rate-limit": (int, "no limit"),
+    "--rate-limit-per-group": (int, "no limit"),
+    "--rate-period": (duration, "1s"),
+    "--rate-burst": (int, "1"),
+    "--handler-timeout": (duration, "no limit"),
+    "--on-dead-head": (click.Choice(["block", "skip"]), "block"),
+    "--break-after": (int, "no limit"),
+    "--dedup-window": (duration, "1d"),
 }
+_COMMENT: Final = re.compile(r"^COMMENT ON COLUMN messages\.queue\.(\w+) IS '(.+)';$", re.M)
+
+
+@cache
+def _comments() -> dict[str, str]:
+    """Return what the schema says of each column of a policy; an option has 0 or an empty text in place of NULL."""
+    found = _COMMENT.findall("\n".join(script.text for script in scripts()))
+    return {name: said.replace("NULL", "''" if name == "fair_by" else "0") for name, said in found}
 
 
 def _policy_options(*, with_defaults: bool = False) -> Callable[[F], F]:
     """Return what adds the options of the policy to a command; the help has their defaults if they are taken."""
 
     def add(command: F) -> F:
-        for name, (kind, default, help_) in reversed(_POLICY.items()):
+        for name, (kind, default) in reversed(_POLICY.items()):
+            help_ = _comments()[name.removeprefix("--").partition("/")[0].replace("-", "_")]
             help_ = f"{help_} [default: {default}]" if with_defaults else help_
             metavar = "JSON" if kind is json_object else None
             command = click.option(name, type=kind, default=None, metavar=metavar, help=help_)(command)

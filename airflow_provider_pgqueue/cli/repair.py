@@ -73,16 +73,6 @@ from airflow_provider_pgqueue.core.verbs import DeadFilter
 @click.option(
     "--delay", type=duration, default="0", help="Keep requeued messages from being leased for this long: 90s, 10m, 2h."
 )
-@click.option(
-    "--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per lease."
-)
-@click.option(
-    "--lease-for",
-    type=duration,
-    default="1m",
-    show_default=True,
-    help="Length of a lease, which is renewed while the function runs.",
-)
 @click.option("--dry-run", is_flag=True, help="Call the function, print what would be done and change nothing.")
 @click.option(
     "--run-id",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from textwrap import indent
 from typing import Any
 
@@ -17,7 +18,7 @@ from airflow_provider_pgqueue.cli.output import Row, cell, show_rows, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line, printable, say
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
 from airflow_provider_pgqueue.core.frames import own_frames
 from airflow_provider_pgqueue.core.message import RESULTS
@@ -68,12 +69,9 @@ def show(settings: Settings, id: int, body: bool, traces: bool) -> None:
 
 
 def _inside(conn: Connection, id: int) -> Row | None:
-    try:
-        with conn.cursor(row_factory=dict_row) as cursor:
-            given = {"ids": [id], "longest": 2**30, "largest": 2**30}
-            return cursor.execute(query("bodies"), given).fetchone()
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise refused(conn, error, wants="reader") from error
+    given = {"ids": [id], "longest": 2**30, "largest": 2**30}
+    rows = fetch(conn, dict_row, query("bodies"), given, fix=partial(refused, wants="reader"))
+    return next(iter(rows), None)
 
 
 def _line(row: Row) -> str:

@@ -37,37 +37,28 @@ def stats(settings: Settings, queue: str | None, exact: bool, window: timedelta)
     Of a queue with more than 10,000 messages it shows 10,000+; with --json counted_up_to says how far it counted.
     """
     with connected(settings) as conn:
-        rows = _numbers(conn, queue, window if _may_rate(conn) else None, exact=exact)
+        finished, numbers = _finished(conn, window), run(conn, verbs.status(queue, exact=exact))
+    seconds = max(window.total_seconds(), 0.001)
+    rows = [{**counted(row), **_rates(finished, row["queue_name"], seconds)} for row in records(numbers)]
     # How far it was counted shows in a plus.
     show_rows(settings, "queues", rows, [name for name in (rows[0] if rows else ()) if name != "counted_up_to"])
 
 
-def _may_rate(conn: Connection) -> bool:
-    """Return whether this login may read what the rates are made of; say once what is left out if not."""
+def _finished(conn: Connection, window: timedelta) -> dict[str, tuple[int, int]] | None:
+    """Return how many messages of each queue succeeded and died; None, said once, if this login may not read that."""
     try:
-        conn.execute(query("command/finished_by_queue"), [timedelta(0)])
+        archived = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
     except psycopg.errors.InsufficientPrivilege as error:
         say(f"success_rate and dead_rate are left out: {refused(conn, error, wants='observer')}", err=True)
-        return False
-    return True
+        return None
+    return {name: (done, dead) for name, done, dead in archived}
 
 
-def _numbers(conn: Connection, queue: str | None, window: timedelta | None, *, exact: bool) -> list[Row]:
-    """Return a row for each queue; without a window, its rates are None."""
-    finished, seconds = {}, 1.0
-    if window is not None:
-        seconds = max(window.total_seconds(), 0.001)
-        archived = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
-        finished = {name: (done, dead) for name, done, dead in archived}
-    rows: list[Row] = []
-    numbers = run(conn, verbs.status(queue, exact=exact))
-    for row in records(numbers):
-        done, dead = finished.get(row["queue_name"], (0, 0))
-        rates: dict[str, float | None] = {"success_rate": done / seconds, "dead_rate": dead / seconds}
-        if window is None:
-            rates = dict.fromkeys(rates)
-        rows.append({**counted(row), **rates})
-    return rows
+def _rates(finished: dict[str, tuple[int, int]] | None, queue_name: str, seconds: float) -> Row:
+    if finished is None:
+        return {"success_rate": None, "dead_rate": None}
+    done, dead = finished.get(queue_name, (0, 0))
+    return {"success_rate": done / seconds, "dead_rate": dead / seconds}
 
 
 @click.command()

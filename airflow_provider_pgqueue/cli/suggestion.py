@@ -3,34 +3,8 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Final
 
 import click
-
-# What the same is called elsewhere, and commands of a group without the group.
-SYNONYMS: Final = {
-    "alter": "queues alter",
-    "check": "doctor",
-    "consume": "worker",
-    "create": "queues create",
-    "create-queue": "queues create",
-    "drop": "queues drop",
-    "enqueue": "publish",
-    "health": "doctor",
-    "init": "install",
-    "list": "queues",
-    "migrate": "install",
-    "pause": "queues pause",
-    "queue": "queues",
-    "replay": "requeue",
-    "resume": "queues resume",
-    "retry": "requeue",
-    "run": "worker",
-    "send": "publish",
-    "setup": "install",
-    "status": "stats",
-    "upgrade": "install",
-}
 
 
 class SuggestingGroup(click.Group):
@@ -49,6 +23,4 @@ class SuggestingGroup(click.Group):
         if name in ("list", "ls") and self.invoke_without_command:
             return f" {context.command_path!r} alone lists them."
         names = get_close_matches(name, self.list_commands(context), n=2, cutoff=0.7)
-        if context.parent is None and name in SYNONYMS:
-            names = [SYNONYMS[name]]
         return f" Did you mean {' or '.join(map(repr, names))}?" if names else " --help lists the commands."

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
-import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import click
 import psycopg
@@ -34,105 +30,51 @@ _GIVES_WAY: Final = (
     *("dead_rate", "depths", "paused", "delayed", "out", "in"),
     *("out_rate", "in_rate", "leased", "oldest_age", "ready"),
 )
-_KEYS: Final = "   keys: s r ↑ ↓ space q"
 _HISTORY = timedelta(minutes=30)
 _POINTS: Final = (30, 15, 10)  # of a sparkline, on a wide screen and on narrower ones
-_ARROWS: Final = {"A": "up", "B": "down", "C": "right", "D": "left", "5~": "pageup", "6~": "pagedown"}
-_PRESSED: Final = re.compile(r"\x1b[\[O]([A-D]|[0-9]~)|(.)", re.S)
-
-
-@dataclass
-class _View:
-    """What the keys change."""
-
-    sort: str = "attention"
-    backwards: bool = False
-    first: int = 0
-    frozen: bool = False
-    ended: bool = False
-
-    def press(self, key: str, shown: int) -> None:
-        """Do what a key says; any other key does nothing."""
-        match key:
-            case "q" | "\x03" | "\x1b":
-                self.ended = True
-            case "s" | "right":
-                self.sort, self.first = _SORTS[(_SORTS.index(self.sort) + 1) % len(_SORTS)], 0
-            case "S" | "left":
-                self.sort, self.first = _SORTS[_SORTS.index(self.sort) - 1], 0
-            case "r":
-                self.backwards = not self.backwards
-            case " ":
-                self.frozen = not self.frozen
-            case "j" | "down":
-                self.first += 1
-            case "k" | "up":
-                self.first = max(0, self.first - 1)
-            case "pagedown":
-                self.first += shown
-            case "pageup":
-                self.first = max(0, self.first - shown)
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print the queues once and exit, as it does without a terminal.")
 @click.option("--interval", type=duration, default="2s", show_default=True, help="How often to refresh.")
-@click.option("--refreshes", type=click.IntRange(1), help="Exit after refreshing this many times.")
 @click.option("--sort", type=click.Choice(_SORTS), default="attention", show_default=True, help="The order of queues.")
 @with_settings
-def top(settings: Settings, once: bool, interval: timedelta, refreshes: int | None, sort: str) -> None:
+def top(settings: Settings, once: bool, interval: timedelta, sort: str) -> None:
     """Show all queues live on the whole screen, with the history of the last half hour.
 
-    Keys: s and S change the order, r reverses it, the arrows and Page Up and Down move, space pauses and continues, q
-    ends. The history and the rates are those that the upkeep recorded.
+    The most pressing come first, as many as the screen has lines; Ctrl-C ends it. The history and the rates are those
+    that the upkeep recorded.
     """
-    live = not once and not settings.as_json and sys.stdout.isatty() and sys.stdin.isatty()
-    looks = 1 if once else refreshes or (None if live or settings.as_json else 1)
-    view = _View(sort=sort)
     with connected_for_long(settings) as lasting:
-        if live:
-            _on_the_screen(lasting, view, interval, looks)
-            return
-        for _ in _looks(looks, interval):
-            rows = _looked(lasting, view, None)
-            if settings.as_json:
-                show_line(settings, {"queues": rows}, "")
-            else:
-                screen = console()
-                screen.print(_picture(rows, view, len(rows), screen))
-                sys.stdout.flush()  # whoever reads the pipe waits for it
+        if settings.as_json:
+            while True:
+                show_line(settings, {"queues": _looked(lasting, sort, None)}, "")
+                if once:
+                    return
+                time.sleep(interval.total_seconds())
+        elif once or not sys.stdout.isatty():
+            rows, screen = _looked(lasting, sort, None), console()
+            screen.print(_picture(rows, screen))
+        else:
+            _on_the_screen(lasting, sort, interval)
 
 
-def _looks(looks: int | None, interval: timedelta) -> Iterator[int]:
-    number = 0
-    while looks is None or number < looks:
-        if number:
-            time.sleep(interval.total_seconds())
-        yield number
-        number += 1
-
-
-def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: int | None) -> None:
+def _on_the_screen(lasting: Lasting, sort: str, interval: timedelta) -> None:
     from rich.live import Live
 
     screen = console()
-    with _Keyboard() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
-        rows: list[Row] = []
-        while not view.ended and (looks is None or looks > 0):
-            room = max(1, screen.size.height - 4)
-            if not view.frozen:
-                rows = _looked(lasting, view, room)
-                looks = None if looks is None else looks - 1
-            live.update(_picture(rows, view, room, screen, keys=_KEYS), refresh=True)
-            for key in keys.pressed(interval.total_seconds()):
-                view.press(key, room)
+    with Live(console=screen, screen=True, auto_refresh=False) as live:
+        while True:
+            rows = _looked(lasting, sort, max(1, screen.size.height - 1))
+            live.update(_picture(rows, screen), refresh=True)
+            time.sleep(interval.total_seconds())
 
 
-def _looked(lasting: Lasting, view: _View, room: int | None) -> list[Row]:
+def _looked(lasting: Lasting, sort: str, room: int | None) -> list[Row]:
     """Return what `_rows` finds, over another connection if this one breaks."""
     while True:
         try:
-            rows = _rows(lasting.conn, view, room)
+            rows = _rows(lasting.conn, sort, room)
         except (psycopg.Error, ConnectionFailed) as error:
             lasting.reopen(error)
         else:
@@ -140,15 +82,14 @@ def _looked(lasting: Lasting, view: _View, room: int | None) -> list[Row]:
             return rows
 
 
-def _rows(conn: Connection, view: _View, room: int | None) -> list[Row]:
+def _rows(conn: Connection, sort: str, room: int | None) -> list[Row]:
     """Return the queues that there is room for, or all of them, with their history."""
     rates = {row["queue_name"]: row for row in run(conn, verbs.queue_rates())}
     levels = run(conn, verbs.status())
     rows = [_with_rates(row, rates.get(row["queue_name"])) for row in records(levels)]
     rows.sort(key=lambda row: row["queue_name"])
-    rows.sort(key=lambda row: _place(row, view.sort), reverse=(view.sort != "queue_name") is not view.backwards)
-    view.first = min(view.first, max(0, len(rows) - 1))
-    shown = rows[view.first :][:room]
+    rows.sort(key=lambda row: _place(row, sort), reverse=sort != "queue_name")
+    shown = rows[:room]
     lines: dict[str, Row] = {}
     for begin in range(0, len(shown), 100):
         names = [row["queue_name"] for row in shown[begin : begin + 100]]
@@ -175,21 +116,10 @@ def _place(row: Row, sort: str) -> Any:
     return age if sort == "oldest_age" else row[sort]
 
 
-def _picture(rows: Sequence[Row], view: _View, room: int, screen: Any, *, keys: str = "") -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    head = Text(
-        f"order: {view.sort}{' (reverse)' if view.backwards else ''}{'   stopped' if view.frozen else ''}{keys}",
-        style="dim",
-        no_wrap=True,
-        overflow="ellipsis",
-    )
-    return Group(head, _fitting(rows[:room], screen) if rows else "no queues")
-
-
-def _fitting(rows: Sequence[Row], screen: Any) -> Any:
+def _picture(rows: Sequence[Row], screen: Any) -> Any:
     """Return a line for each queue, with shorter plots and fewer columns where the screen is narrow."""
+    if not rows:
+        return "no queues"
     columns, points = list(_SHOWN), _POINTS[0]
     narrower = [*((fewer, None) for fewer in _POINTS[1:]), *((_POINTS[-1], name) for name in _GIVES_WAY)]
     wide = screen.options.update(width=10_000)
@@ -213,27 +143,3 @@ def _in_lines(rows: Sequence[Row], columns: Sequence[str], points: int) -> Any:
 def _drawn(row: Row, points: int) -> Row:
     lines = {name: sparkline(row[name][-points:]) for name in ("in", "out", "depths")}
     return {**counted(row), **lines}
-
-
-class _Keyboard:
-    """Reads single keys of the terminal at standard input, which is as it was before when the block ends."""
-
-    def __enter__(self) -> Self:
-        import termios
-        import tty
-
-        self._file = sys.stdin.fileno()
-        self._before: list[Any] = termios.tcgetattr(self._file)
-        tty.setcbreak(self._file)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        import termios
-
-        termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
-
-    def pressed(self, seconds: float) -> Iterator[str]:
-        """Wait at most so long for keys, and yield those that were pressed; arrows by name."""
-        if select.select([self._file], [], [], seconds)[0]:
-            for found in _PRESSED.finditer(os.read(self._file, 1024).decode(errors="replace")):
-                yield _ARROWS.get(found[1], "") if found[1] else found[2]

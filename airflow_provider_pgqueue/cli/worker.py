@@ -19,15 +19,15 @@ from typing import Any, TypeAlias
 
 import click
 
-from airflow_provider_pgqueue.cli.connection import connected, conninfo, status_for
-from airflow_provider_pgqueue.cli.fix import log_to_stderr, with_fix
+from airflow_provider_pgqueue.cli.connection import connected, status_for
+from airflow_provider_pgqueue.cli.fix import in_commands, log_to_stderr
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.program import report
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line
 from airflow_provider_pgqueue.core.body_store import BodyStore
-from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.connection import conninfo_of, parameters, process_name
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
@@ -127,7 +127,7 @@ def worker(
             bodies=BodyStore(bodies_at) if bodies_at else None,
             **given,
         )
-        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=poll_interval)
+        made = Worker(conninfo=conninfo_of(parameters(settings.dsn)), consumer=consumer, poll_interval=poll_interval)
         return made.run(until_empty=until_empty)
 
     try:
@@ -239,5 +239,5 @@ def _end(exitcode: int, error: PgQueueError | None) -> str:
     """Return how a process ended: `SIGKILL`, or `exit status 1 (HandlerBroken: …)`."""
     if exitcode < 0:
         return next((one.name for one in signal.Signals if one == -exitcode), f"signal {-exitcode}")
-    why = "" if error is None else f" ({type(error).__name__}: {one_line(with_fix(error))})"
+    why = "" if error is None else f" ({type(error).__name__}: {one_line(in_commands(str(error)))})"
     return f"exit status {exitcode}{why}"

@@ -48,3 +48,13 @@ def parse_duration(text: str) -> timedelta:
     except OverflowError:
         raise ValueError(f"{text!r} is too long a duration.") from None
     raise ValueError(f"{text!r} is not a duration. Write 90s, 10m, 2h, 1d, 1h30m, or ISO 8601 such as PT10M.")
+
+
+def duration_text(value: timedelta) -> str:
+    """Return a duration of at least 0 as `parse_duration` reads it: `1h30m`."""
+    seconds = value.total_seconds()
+    parts = []
+    for unit in ("d", "h", "m"):
+        whole, seconds = divmod(seconds, _SECONDS[unit])
+        parts += [f"{whole:.0f}{unit}"] if whole else []
+    return "".join(parts + ([f"{seconds:g}s"] if seconds or not parts else []))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Rejected, RejectMessage, outcomes_by_id
 from airflow_provider_pgqueue.core.repair.validator import load_validator
@@ -19,12 +18,10 @@ _MOST_ERRORS = 10
 def load_model(given: Any) -> Reader:
     """Return what reads bodies with a model.
 
-    :param given: a pydantic model, or its name as `module:Class`, which makes a body an instance of it; or the path of
-        a `.json` file with a JSON Schema, which leaves the body as it is.
+    :param given: a pydantic model, which makes a body an instance of it; or the path of a `.json` file with a JSON
+        Schema, which leaves the body as it is.
     """
-    if isinstance(given, str) and given.endswith(".json"):
-        return _with_schema(given)
-    return _with_pydantic(load_function(given) if isinstance(given, str) else given)
+    return _with_schema(given) if isinstance(given, str) else _with_pydantic(given)
 
 
 def each_with_model(handle: Callable[[Message], Any], read: Reader) -> Callable[[Message], Any]:

@@ -12,6 +12,13 @@ _BLANK: Final = re.compile(
 )
 
 
+def legible(text: object, longest: int = 300) -> str:
+    """Return a text without what would reorder or hide the letters around it, cut off; an empty one for None."""
+    said = "" if text is None else str(text)
+    plain = replace_unseen(said[: longest + 1], lambda letter: "\N{REPLACEMENT CHARACTER}")
+    return plain if len(plain) <= longest else plain[:longest] + "…"
+
+
 def replace_unseen(text: str, shown: Callable[[str], str]) -> str:
     """Return the text with what `shown` returns in place of each letter that is not seen as itself."""
     if text.isprintable() and not _BLANK.search(text):

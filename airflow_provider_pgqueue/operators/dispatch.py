@@ -137,7 +137,6 @@ class PgQueueReconcileOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "pgqueue_conn_id")
-    ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "queue_name": optional(argument.queue_name),

@@ -42,7 +42,6 @@ class PgQueueDispatchDeadOperator(RunStarter):
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "results", "conf", "pgqueue_conn_id")
-    ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
         **RunStarter.rules,
         "results": optional(results),

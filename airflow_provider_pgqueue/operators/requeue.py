@@ -104,8 +104,6 @@ class PgQueueRequeueOperator(QueueTask):
     :param stop_when_failing: percentage of the canary that must die again for the run to stop.
     :param canary_wait: how long the canary may take; the run stops if it is not finished by then.
     :param delay: make requeued messages ready only after this time.
-    :param batch_size: messages per lease.
-    :param lease_for: how long a lease lasts without renewal, and so how long the messages of a killed task wait.
     :param fail_on: what fails the task at its end, without a retry: outcomes, such as `["raised", "invalid"]`, if any
         message had one, `stopped`, if the canary ended the run, and `unknown`, if no dead message
         has one of the `ids`. By default the last two.
@@ -127,7 +125,6 @@ class PgQueueRequeueOperator(QueueTask):
     )
     reads_queue = True
     writes_queue = True
-    ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "queue_name": optional(argument.queue_name),
@@ -149,8 +146,6 @@ class PgQueueRequeueOperator(QueueTask):
         "stop_when_failing": number(0.001, 100, "percent"),
         "canary_wait": duration(timedelta(0), timedelta(days=366)),
         "delay": duration(timedelta(0), timedelta(days=366)),
-        "batch_size": whole(1, 10_000),
-        "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
         "fail_on": _outcomes,
         "dry_run": truth,
     }
@@ -180,8 +175,6 @@ class PgQueueRequeueOperator(QueueTask):
         stop_when_failing: float = 10.0,
         canary_wait: Duration = timedelta(minutes=10),
         delay: Duration = timedelta(0),
-        batch_size: int = 100,
-        lease_for: Duration = timedelta(minutes=1),
         fail_on: Sequence[str] = ("stopped", "unknown"),
         dry_run: bool = False,
         **kwargs: Unpack[TaskArguments],
@@ -206,8 +199,6 @@ class PgQueueRequeueOperator(QueueTask):
         self.stop_when_failing = stop_when_failing
         self.canary_wait = canary_wait
         self.delay = delay
-        self.batch_size = batch_size
-        self.lease_for = lease_for
         self.fail_on = fail_on
         self.is_dry_run = dry_run
         self._stopping = False

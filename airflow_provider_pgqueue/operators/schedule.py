@@ -61,7 +61,6 @@ class PgQueueScheduleOperator(QueueTask):
         "pgqueue_conn_id",
     )
     template_fields_renderers = {"headers": "json"}  # noqa: RUF012 as Airflow has it
-    ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "schedule_name": queue_name,

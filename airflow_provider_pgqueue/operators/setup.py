@@ -35,7 +35,6 @@ class PgQueueSetupOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("queues", "grants", "queue_grants", "pgqueue_conn_id")
-    ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {**QueueTask.rules, **RULES}
 
     # BaseOperator has a method of that name.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
@@ -19,7 +19,6 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check_names, json_object, optional, text, texts, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.spark import SparkArguments
 from airflow_provider_pgqueue.tasks.task import QueueTask
 
 try:
@@ -96,7 +95,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     """
 
     template_fields: Sequence[str] = ("arguments", "run_id", "pgqueue_conn_id", "conf", "py_files", "name")
-    ui_color = "#f5e3d0"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "pipeline": _pipeline,
@@ -115,7 +113,8 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         fail_on: Sequence[str] = ("stopped",),
         send_connection: bool = True,
         name: str = "pgqueue",
-        **kwargs: Unpack[SparkArguments],
+        # What SparkSubmitOperator takes: a wrong name is refused when the DAG is parsed.
+        **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.pipeline = pipeline

@@ -32,7 +32,6 @@ class PgQueueUpkeepOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("pgqueue_conn_id",)
-    ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "skip_if_pg_cron": truth,
@@ -78,7 +77,6 @@ class PgQueueCleanBodiesOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("pgqueue_conn_id",)
-    ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "older_than": duration(timedelta(hours=1), timedelta(days=3660)),

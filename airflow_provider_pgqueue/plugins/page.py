@@ -60,18 +60,18 @@ class Page:
 
     async def __call__(self, *asgi: Any) -> None:
         if self._app is None:
-            self._app = make_page()
+            self._app = _make_page()
         await self._app(*asgi)
 
 
-def make_page() -> FastAPI:
+def _make_page() -> FastAPI:
     """Return the page, behind Airflow's own login."""
     from airflow.api_fastapi.auth.tokens import get_signing_key
 
     from airflow_provider_pgqueue.web import Links, make_app
 
     secret = hmac.new(get_signing_key("api", "secret_key").encode(), b"pgqueue", hashlib.sha256).digest()
-    links = Links(run=run_address, task=task_address, login=login_address)
+    links = Links(run=_run_address, task=_task_address, login=login_address)
     return make_app(_connect, _who(), secret=secret, links=links, base_url=_base_url())
 
 
@@ -146,15 +146,15 @@ def _base_url() -> str:
     return conf.get("api", "base_url", fallback="") or ""
 
 
-def run_address(dag_id: str, run_id: str) -> str:
+def _run_address(dag_id: str, run_id: str) -> str:
     """Return the address of a DAG run."""
     return f"{base_path()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
-def task_address(task: Task) -> str:
+def _task_address(task: Task) -> str:
     """Return the address of a try of a task instance."""
     mapped = "" if task.map_index == -1 else f"/mapped/{task.map_index}"
-    run = run_address(task.dag_id, task.run_id)
+    run = _run_address(task.dag_id, task.run_id)
     return f"{run}/tasks/{quote(task.task_id, safe='')}{mapped}?try_number={task.try_number}"
 
 

@@ -69,7 +69,6 @@ class DoorbellSensor(QueueTask, ObjectSensor):
 
     trigger_class: ClassVar[type[DoorbellTrigger]]
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
-    ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "queue_name": queue_name,

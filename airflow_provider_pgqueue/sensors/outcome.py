@@ -62,7 +62,6 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
     """
 
     template_fields: Sequence[str] = ("message_id", "pgqueue_conn_id")
-    ui_color = "#dce9f5"
     _too_late = AirflowSensorTimeout
     rules: ClassVar[Mapping[str, Rule]] = {**COMPLETION_RULES, "message_id": _message_id}
 

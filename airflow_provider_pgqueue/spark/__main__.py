@@ -29,7 +29,7 @@ from pyspark.sql.utils import is_remote  # noqa: E402
 
 from airflow_provider_pgqueue import __version__, spark  # noqa: E402
 from airflow_provider_pgqueue.core.argument import moment_or_text  # noqa: E402
-from airflow_provider_pgqueue.core.duration import parse_duration  # noqa: E402
+from airflow_provider_pgqueue.core.duration import duration_text, parse_duration  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
 from airflow_provider_pgqueue.export.database import Database  # noqa: E402
 from airflow_provider_pgqueue.spark.jobs.job import Summary, as_line, raised_in_spark  # noqa: E402
@@ -48,7 +48,6 @@ _SHARED: Final = {
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n(?!:).+)*)", re.M)
 _MAY_BE_ZERO: Final = frozenset({"give_up_after"})
-_UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def command(job: Callable[..., Summary]) -> click.Command:
@@ -95,7 +94,10 @@ def _option(argument: inspect.Parameter, hint: Any, texts: Mapping[str, str]) ->
     help_ = " ".join(filter(None, [texts.get(argument.name), "May be repeated." if several else None]))
     given: dict[str, Any] = {"help": help_, "required": required, "multiple": several}
     if not (required or default is None or several):
-        given |= {"default": _text(default), "show_default": True}
+        given |= {
+            "default": duration_text(default) if isinstance(default, timedelta) else default,
+            "show_default": True,
+        }
     if hint is bool:
         given |= {"is_flag": True, "show_default": False}
     else:
@@ -111,13 +113,6 @@ def _type(name: str, kinds: list[Any], default: Any) -> Any:
     if int in kinds:
         return click.IntRange(0 if default == 0 or name in _MAY_BE_ZERO else 1)
     return next((_TYPES[kind] for kind in kinds if kind in _TYPES), str)
-
-
-def _text(default: Any) -> Any:
-    if not isinstance(default, timedelta):
-        return default
-    seconds = round(default.total_seconds())
-    return next(f"{seconds // size}{unit}" for unit, size in _UNITS if seconds % size == 0) if seconds else "0"
 
 
 def duration(text: str) -> timedelta:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
@@ -19,9 +19,6 @@ from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
 from airflow_provider_pgqueue.triggers.watch import summary_of
-
-if TYPE_CHECKING:
-    from airflow_provider_pgqueue.hooks.pgqueue import Connection
 
 _SAID: Final = 10
 # Seconds. A task that has deferred cannot resume safely before eight have passed, and many replies are quicker.
@@ -103,7 +100,7 @@ class AwaitsMessages(QueueTask):
                 left = pause if end is None else min(pause, end - time.monotonic())
                 if left <= 0:
                     return None
-                _wait_for_ring(conn, left)
+                list(conn.notifies(timeout=left, stop_after=1))  # until one rings, or the time is over
 
     def _outcome_trigger(self, ids: Sequence[int]) -> PgQueueOutcomeTrigger:
         return PgQueueOutcomeTrigger(
@@ -115,11 +112,6 @@ class AwaitsMessages(QueueTask):
             with_result=bool(self.do_xcom_push),
             ring_after=SAFE_TO_RESUME,
         )
-
-
-def _wait_for_ring(conn: Connection, patience: float) -> None:
-    for _ in conn.notifies(timeout=patience, stop_after=1):
-        return
 
 
 def _few(ids: Sequence[int]) -> str:

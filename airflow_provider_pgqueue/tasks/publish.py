@@ -95,7 +95,6 @@ class PublishTask(QueueTask):
     )
     template_fields_renderers = {"headers": "json"}  # noqa: RUF012 as Airflow has it
     writes_queue = True
-    ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "queue_name": argument.queue_name,

@@ -37,7 +37,6 @@ class WaitingTask(QueueTask):
     """
 
     reads_queue = True
-    ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "queue_name": argument.queue_name,

@@ -10,25 +10,25 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.web.html import whole_number
 from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
-RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 FILTER: Final = ("result", "fingerprint", "reference", "since", "until")
 MOST: Final = 1_000_000  # messages of one action
-COUNTED: Final = 250_000  # by the form, which has five seconds
+_COUNTED: Final = 250_000  # by the form, which has five seconds
 
 
 def chosen(form: Form) -> dict[str, Any]:
     """Return the arguments of requeue_dead and dismiss_dead that say which messages."""
     result = text(form, "result")
-    if result not in (None, *RESULTS):
-        raise InvalidArgument(f"result is {result[:40]!r}", f"Give one of {', '.join(RESULTS)}.")
+    if result is not None and result not in DEAD_RESULTS:
+        raise InvalidArgument(f"result is {result[:40]!r}", f"Give one of {', '.join(DEAD_RESULTS)}.")
     return {
-        "results": [result] if result else list(RESULTS),
+        "results": [result] if result else list(DEAD_RESULTS),
         "fingerprints": [cause] if (cause := text(form, "fingerprint")) else None,
         "reference": text(form, "reference"),
         "since": moment(form, "since"),
@@ -59,16 +59,16 @@ def moment(form: Form, name: str) -> str | None:
 def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     """Count what would be requeued or dismissed, and return the filter as the form of the page shows it."""
     which = chosen(given)
-    (found,) = rows_of(conn, "count_dead", queue_name=name, most=COUNTED, **which)
+    (found,) = rows_of(conn, "count_dead", queue_name=name, most=_COUNTED, **which)
     asked = {key: given.get(key, "") for key in ("result", "fingerprint", "reference")}
     return {
         "count": found["count"],
         "ids": found["ids"],
         "newest": found["newest"],
         "most": MOST,
-        "counted_up_to": COUNTED,
+        "counted_up_to": _COUNTED,
         "at_once": TUNING.remedies_at_once,
-        "results": RESULTS,
+        "results": DEAD_RESULTS,
         # A field for a time takes no time zone.
         "asked": asked | {key: (which[key] or "")[:19] for key in ("since", "until")},
         # What was counted is what is done.

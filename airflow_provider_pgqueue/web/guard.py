@@ -73,7 +73,7 @@ def is_vouched(request: Request) -> bool:
     )
 
 
-def check_same_origin(request: Request) -> None:
+def _check_same_origin(request: Request) -> None:
     """Refuse a change that another site asked for: 403."""
     fetched_from, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if fetched_from is not None:
@@ -92,7 +92,7 @@ async def checked_form(request: Request) -> dict[str, str]:
 
     403 for any other.
     """
-    check_same_origin(request)
+    _check_same_origin(request)
     if not person_of(request).may_act:
         raise HTTPException(403, person_of(request).lacks)
     fields = await _fields(request)

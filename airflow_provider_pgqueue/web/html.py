@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -15,7 +16,7 @@ from starlette.responses import HTMLResponse
 
 from airflow_provider_pgqueue.core.frames import own_frames
 from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
-from airflow_provider_pgqueue.core.unseen import replace_unseen
+from airflow_provider_pgqueue.core.unseen import legible
 from airflow_provider_pgqueue.web.guard import token_for
 from airflow_provider_pgqueue.web.request import site_of, task_of
 
@@ -25,7 +26,7 @@ _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
 def page(request: Request, name: str, status: int = 200, **context: Any) -> HTMLResponse:
     """Return a page, or only its living part if a script of the page asks for that."""
-    part = request.headers.get("hx-request") == "true" and name not in ("error.html",)
+    part = request.headers.get("hx-request") == "true" and name != "error.html"
     text = (
         _environment()
         .get_template(name)
@@ -78,7 +79,7 @@ def _environment() -> Environment:
         "number": number,
         "moment": moment,
         "iso": _iso,
-        "printable": printable,
+        "printable": legible,
         "quantity": quantity,
         "pretty": pretty,
         "shown": shown,
@@ -112,15 +113,13 @@ def age(given: timedelta | None) -> str:
         return f"{sign}{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{sign}{seconds:.0f} s"
-    for place, (unit, length) in enumerate(_UNITS):
+    for (unit, length), (smaller, size) in pairwise(_UNITS):
         if seconds >= length:
             whole, rest = divmod(int(seconds), length)
-            if place + 1 < len(_UNITS):
-                smaller, size = _UNITS[place + 1]
-                if rest // size and whole < 100:
-                    return f"{sign}{whole:,} {unit} {rest // size} {smaller}"
+            if rest // size and whole < 100:
+                return f"{sign}{whole:,} {unit} {rest // size} {smaller}"
             return f"{sign}{whole:,} {unit}"
-    return NONE
+    return f"{sign}{seconds // 60:.0f} min"
 
 
 def moment(given: datetime | None) -> str:
@@ -139,25 +138,18 @@ def shown(given: Any, none: str = NONE) -> str:
             return moment(given)
         case int() | float() if not isinstance(given, bool):
             return number(given)
-    return printable(given)
+    return legible(given)
 
 
 def _iso(given: datetime | None) -> str:
     return "" if given is None else given.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def printable(text: object, longest: int = 300) -> str:
-    """Return a text without what would reorder or hide the letters around it, cut off."""
-    said = "" if text is None else str(text)
-    plain = replace_unseen(said[: longest + 1], lambda letter: "\N{REPLACEMENT CHARACTER}")
-    return plain if len(plain) <= longest else plain[:longest] + "…"
-
-
 def pretty(given: Any, longest: int = 200_000) -> str:
     """Return JSON to be read, in lines, with no letter hidden."""
     text = given if isinstance(given, str) else json.dumps(given, indent=2, ensure_ascii=False, default=str)
     lines = text[: longest + 1].splitlines()
-    shown = "\n".join(printable(line, longest) for line in lines)
+    shown = "\n".join(legible(line, longest) for line in lines)
     return shown if len(text) <= longest else shown[:longest] + "\n…"
 
 

@@ -11,7 +11,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.duration import parse_duration
+from airflow_provider_pgqueue.core.duration import duration_text, parse_duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web.html import whole_number
@@ -88,14 +88,7 @@ def _as_text(value: Any) -> str:
         return ""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, timedelta):
-        return str(value)
-    seconds = value.total_seconds()
-    parts = []
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        whole, seconds = divmod(seconds, length)
-        parts += [f"{whole:.0f}{unit}"] if whole else []
-    return "".join(parts + ([f"{seconds:g}s"] if seconds or not parts else []))
+    return duration_text(value) if isinstance(value, timedelta) else str(value)
 
 
 def value(key: str, text: str, kind: str) -> Any:

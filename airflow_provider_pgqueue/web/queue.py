@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.web.section import Refused, part, rows_of
 
 router = APIRouter()
 Connection = psycopg.Connection[Any]
-SPANS: Final = {
+_SPANS: Final = {
     "hour": (timedelta(hours=1), timedelta(minutes=1)),
     "day": (timedelta(days=1), timedelta(minutes=15)),
     "week": (timedelta(days=7), timedelta(hours=2)),
@@ -38,16 +38,16 @@ _SLOWER: Final = 15.0  # what is by the minute need not be asked for every four 
 def queue(request: Request, name: str) -> Response:
     """All that is known of one queue."""
     site, bodies = site_of(request), person_of(request).may_act
-    chosen = choices(request.query_params, {"span": tuple(SPANS), "by": tuple(_ORDERS)})
+    chosen = choices(request.query_params, {"span": tuple(_SPANS), "by": tuple(_ORDERS)})
     span, by = chosen["span"], chosen["by"]
     found = site.shared.get(("queue", name, span, bodies), numbers.SECONDS, lambda: _find(site, name, span, bodies))
     if not isinstance(found["causes"], Refused):
         found = found | {"causes": sorted(found["causes"], key=lambda cause: cause[_ORDERS[by]] or 0, reverse=True)}
-    return page(request, "queue.html", span=span, by=by, spans=list(SPANS), done=said_of(request), **found)
+    return page(request, "queue.html", span=span, by=by, spans=list(_SPANS), done=said_of(request), **found)
 
 
 def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
-    length, step = SPANS[span]
+    length, step = _SPANS[span]
     since = datetime.now(UTC) - length
     with site.reading(bodies=bodies) as conn:
         # First, because it says that there is no such queue.
@@ -55,7 +55,7 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
 
         def past() -> tuple[list[Plot], Row]:
             rows = run(conn, verbs.queue_history(name, since=since, step=step))
-            return plots_of(rows, step), sums_of(rows, step)
+            return plots_of(rows, step), _sums_of(rows, step)
 
         def causes() -> list[Row]:
             found = run(conn, verbs.dead_trend(name, since=since, step=_STEPS_OF_CAUSES[span], max_causes=_CAUSES))
@@ -103,7 +103,7 @@ def _with_older(conn: Connection, name: str, dead: int, found: list[Row]) -> lis
     ]
 
 
-def sums_of(rows: list[Row], step: timedelta) -> Row:
+def _sums_of(rows: list[Row], step: timedelta) -> Row:
     """Return what arrived and was archived in the time, as far as the history knows it: None where it does not."""
     names = ("arrivals", "success", "failed", "rejected", "lock_expired", "expired")
     known = [row for row in rows if row["arrivals"] is not None]

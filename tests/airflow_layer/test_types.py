@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator
 
 from airflow_provider_pgqueue.sensors.result import SensorArguments
-from airflow_provider_pgqueue.tasks.spark import SparkArguments
 from airflow_provider_pgqueue.tasks.task import CommonArguments, TaskArguments
 from tests.airflow_layer.of_airflow import AIRFLOW
 
 ROOT = Path(__file__).parents[2]
 OF_NO_USE = {"self", "kwargs", "sla"}
 LATER = {"render_template_as_native_obj": (3, 2), "retry_policy": (3, 3)}
-OURS = {"application", "application_args", "java_class", "name", "poke_interval", "max_wait"}
+OURS = {"poke_interval", "max_wait"}
 
 
 def arguments(kind: type[Any]) -> set[str]:
@@ -32,15 +30,10 @@ def test_the_arguments_of_all_tasks_are_those_of_the_installed_airflow() -> None
     assert set(TaskArguments.__annotations__) - later == {*arguments(BaseOperator), "pgqueue_conn_id"}
 
 
-@pytest.mark.parametrize(
-    ("typed", "kind"), [(SensorArguments, BaseSensorOperator), (SparkArguments, SparkSubmitOperator)]
-)
-def test_the_arguments_of_sensors_and_of_spark_are_those_of_the_installed_airflow(
-    typed: type[Any], kind: type[Any]
-) -> None:
-    own = set(typed.__annotations__) - set(TaskArguments.__annotations__)
-    assert own == arguments(kind) - OURS
-    assert set(CommonArguments.__annotations__) <= set(typed.__annotations__)
+def test_the_arguments_of_sensors_are_those_of_the_installed_airflow() -> None:
+    own = set(SensorArguments.__annotations__) - set(TaskArguments.__annotations__)
+    assert own == arguments(BaseSensorOperator) - OURS
+    assert set(CommonArguments.__annotations__) <= set(SensorArguments.__annotations__)
 
 
 GOOD = """\

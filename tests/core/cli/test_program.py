@@ -13,7 +13,6 @@ import pytest
 
 from airflow_provider_pgqueue.cli.output import span
 from airflow_provider_pgqueue.cli.program import COMMANDS, program, run_program
-from airflow_provider_pgqueue.cli.suggestion import SYNONYMS
 from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import Consumer, InvalidArgument, run, verbs
 from airflow_provider_pgqueue.core.connection import parameters
@@ -83,11 +82,9 @@ def test_wrong_usage_is_status_2_with_one_line_of_error(run_pgqueue: Pgqueue, ar
     [
         (["pubish", "orders"], "'publish'"),
         (["queus"], "'queues'"),
-        (["create-queue", "orders"], "'queues create'"),
-        (["consume", "orders"], "'worker'"),
         (["queues", "cretae", "orders"], "'create'"),
         (["publish", "orders", "--mesage", "1"], "'--message'"),
-        (["top", "--refreshs"], "'--refreshes'"),
+        (["top", "--intervall"], "'--interval'"),
     ],
     ids=" ".join,
 )
@@ -99,15 +96,6 @@ def test_a_mistyped_command_or_option_gets_a_suggestion(run_pgqueue: Pgqueue, ar
 
 def test_a_command_that_resembles_none_is_told_where_they_are_listed(run_pgqueue: Pgqueue) -> None:
     assert run_pgqueue("frobnicate").err.endswith("error: No such command 'frobnicate'. --help lists the commands.\n")
-
-
-def test_suggested_synonyms_are_commands() -> None:
-    for meant in SYNONYMS.values():
-        command: click.Command | None = program
-        for name in meant.split():
-            assert isinstance(command, click.Group)
-            command = command.get_command(click.Context(command), name)
-        assert command is not None, meant
 
 
 def test_each_option_says_what_it_does() -> None:
@@ -190,20 +178,20 @@ def test_a_database_without_the_schema_is_one_line_with_the_fix(run_pgqueue: Pgq
     ended = run_pgqueue("queues", "--dsn", empty_dsn)
     assert ended.status == 1
     assert ended.err.startswith("error: schema messages is not installed in database ")
-    assert ended.err.endswith("Install it: pgqueue install\n")
+    assert ended.err.endswith("Run pgqueue install, the setup DAG, or psql -f sql/install.sql.\n")
 
 
 def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
-    with program("top", "--json", dsn=dsn) as process:
-        process.stdout.readline()
+    with program("top", "--json", "--interval", "10ms", dsn=dsn) as process:
+        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(2)
         _, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err.strip()) == (130, "")
+    assert [list(look) for look in looks] == [["queues"], ["queues"]]
 
 
-@pytest.mark.parametrize("form", [["--json"], []])
-def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str, form: list[str]) -> None:
-    with program("top", *form, "--refreshes", "1000000", "--interval", "10ms", dsn=dsn) as process:
+def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str) -> None:
+    with program("top", "--json", "--interval", "10ms", dsn=dsn) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(PATIENCE) == 1
@@ -344,11 +332,11 @@ def test_what_is_said_about_dedup_keys_needs_a_field_of_them(pgqueue: Pgqueue, o
 
 @pytest.mark.parametrize("number", ["1e200000", "-1E131072", "[1e-20000]", "1e99999999999999999999", "9" * 140_000])
 def test_a_number_that_postgresql_cannot_keep_is_named_with_its_line(pgqueue: Pgqueue, number: str) -> None:
-    ended = pgqueue("publish", "default", stdin=f'1\n2\n{{"n": {number}}}\n')
+    ended = pgqueue("publish", "default", "--batch-size", "1", stdin=f'1\n2\n{{"n": {number}}}\n')
     assert ended.status == 1
     assert ended.err.startswith("error: line 3")
     assert len(ended.err) < 300
-    assert len(number) > 100 or f"{number.strip('[]')} has more. Write it as a string." in ended.err
+    assert ended.err.endswith((" as a text.\n", " as a string.\n"))
 
 
 def test_a_number_out_of_range_is_named_with_its_argument(pgqueue: Pgqueue) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.cause import Period
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.unseen import replace_unseen
+from airflow_provider_pgqueue.core.unseen import legible
 from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes
 
 _SHOWN: Final = 100  # causes in the table
@@ -39,7 +39,7 @@ def render(run_id: str, period: Period, found: Causes) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": "{:,}".format, "moment": "{:%Y-%m-%d %H:%M}".format, "printable": _printable}
+    environment.filters |= {"number": "{:,}".format, "moment": "{:%Y-%m-%d %H:%M}".format, "printable": legible}
     template = environment.from_string(
         files("airflow_provider_pgqueue.spark.jobs.triage").joinpath("report.html").read_text(encoding="utf-8")
     )
@@ -94,9 +94,3 @@ def _bars(series: list[int], width: int, height: int) -> str:
         for place, count in enumerate(counts)
         if count
     )
-
-
-def _printable(text: str | None, longest: int = 300) -> str:
-    """Return a text without what would reorder or hide the letters around it, cut off."""
-    plain = replace_unseen((text or "")[: longest + 1], lambda letter: "\N{REPLACEMENT CHARACTER}")
-    return plain if len(plain) <= longest else plain[:longest] + "…"
