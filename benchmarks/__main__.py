@@ -7,6 +7,7 @@ import os
 from functools import partial
 
 from benchmarks import backlog, cases, drain, growth, idle, latency, snapshot  # noqa: F401 each registers its cases
+from benchmarks.anchors import cases as anchors  # noqa: F401 as they do
 from benchmarks.bench import CASES, Bench
 from benchmarks.curve import draw
 from benchmarks.peers import pgmq

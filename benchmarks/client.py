@@ -18,12 +18,14 @@ class Client:
     """One process that plays a role of `roles`.
 
     It says `ready` when it is connected, waits for the word to begin, and prints its result as JSON.
+
+    :param module: where the role is, if it is none of `roles`.
     """
 
-    def __init__(self, role: str, dsn: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, role: str, dsn: str, options: Mapping[str, Any], module: str = "benchmarks.roles") -> None:
         self.role = role
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.roles", role, dsn, json.dumps(options)],
+            [sys.executable, "-m", module, role, dsn, json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -62,9 +64,11 @@ def _open(pipe: IO[str] | None) -> IO[str]:
 
 
 @contextmanager
-def clients(role: str, dsn: str, count: int = 1, **options: Any) -> Iterator[list[Client]]:
+def clients(
+    role: str, dsn: str, count: int = 1, *, module: str = "benchmarks.roles", **options: Any
+) -> Iterator[list[Client]]:
     """Start clients and wait until all are ready."""
-    started = [Client(role, dsn, options) for _ in range(count)]
+    started = [Client(role, dsn, options, module) for _ in range(count)]
     try:
         for client in started:
             client.wait_until_ready()

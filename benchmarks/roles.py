@@ -23,49 +23,50 @@ Role = Callable[[str, Options], Any]
 _ROLES: Final[dict[str, Role]] = {}
 
 
-def _role(run: Role) -> Role:
+def role(run: Role) -> Role:
+    """Register what a client process does, under the name of the function."""
     _ROLES[run.__name__] = run
     return run
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """When the word to begin came, and what CPU the process had used by then."""
 
     at: float
     cpu: float
 
 
-def _begin() -> _Begun:
+def begin() -> Begun:
     """Say that all is prepared, and wait for the word."""
     print("ready", flush=True)
     sys.stdin.readline()
-    return _Begun(monotonic(), process_time())
+    return Begun(monotonic(), process_time())
 
 
-def _drained(begun: _Begun, ended: float, handled: int) -> Options:
+def _drained(begun: Begun, ended: float, handled: int) -> Options:
     return {"started": begun.at, "ended": ended, "handled": handled, "cpu": process_time() - begun.cpu}
 
 
-@_role
+@role
 def drain_pgqueue(dsn: str, options: Options) -> Options:
     """`Consumer.drain`, which the worker and the Airflow operator call too."""
     from airflow_provider_pgqueue.core import Consumer, connect
 
     consumer = Consumer(queue_name="bench", handle=lambda message: None, batch_size=options["batch"])
     with connect(dsn) as conn:
-        begun = _begin()
+        begun = begin()
         counts = consumer.drain(conn)
     return _drained(begun, monotonic(), counts["success"])
 
 
-@_role
+@role
 def drain_pgmq(dsn: str, options: Options) -> Options:
     """PGMQ's client as its documentation shows it: read a batch, archive the batch."""
     from pgmq import PGMQueue
 
     queue = PGMQueue(conn_string=dsn, init_extension=False)
     handled = 0
-    begun = _begin()
+    begun = begin()
     while messages := queue.read("bench", vt=300, qty=options["batch"]):
         handled += len(queue.archive_batch("bench", [message.msg_id for message in messages]))
     ended = monotonic()
@@ -73,7 +74,7 @@ def drain_pgmq(dsn: str, options: Options) -> Options:
     return _drained(begun, ended, handled)
 
 
-@_role
+@role
 async def drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
     """PGMQ's asynchronous client."""
     from pgmq.async_queue import PGMQueue
@@ -81,7 +82,7 @@ async def drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
     queue = PGMQueue(conn_string=dsn, init_extension=False)
     await queue.init()
     handled = 0
-    begun = _begin()
+    begun = begin()
     while messages := await queue.read("bench", vt=300, qty=options["batch"]):
         handled += len(await queue.archive_batch("bench", [message.msg_id for message in messages]))
     ended = monotonic()
@@ -89,7 +90,7 @@ async def drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
     return _drained(begun, ended, handled)
 
 
-@_role
+@role
 async def drain_pgqueuer(dsn: str, options: Options) -> Options:
     """PgQueuer in its mode `drain`; ends with the last handler, before its buffers are flushed."""
     import asyncpg
@@ -104,12 +105,12 @@ async def drain_pgqueuer(dsn: str, options: Options) -> Options:
         nonlocal handled, ended
         handled, ended = handled + 1, monotonic()
 
-    begun = _begin()
+    begun = begin()
     await queue.run(mode=QueueExecutionMode.drain, batch_size=options["batch"])
     return _drained(begun, ended, handled)
 
 
-@_role
+@role
 async def drain_procrastinate(dsn: str, options: Options) -> Options:
     """A procrastinate worker that takes one job at a time, so many at once as the others take in a batch."""
     from procrastinate import App, PsycopgConnector
@@ -123,12 +124,12 @@ async def drain_procrastinate(dsn: str, options: Options) -> Options:
         handled, ended = handled + 1, monotonic()
 
     async with app.open_async():
-        begun = _begin()
+        begun = begin()
         await app.run_worker_async(wait=False, concurrency=options["batch"], install_signal_handlers=False)
     return _drained(begun, ended, handled)
 
 
-@_role
+@role
 def memory_pgqueue(dsn: str, options: Options) -> Options:
     """Drain everything and note the peak of resident memory after some messages and at the end, in MiB."""
     from airflow_provider_pgqueue.core import Consumer, connect
@@ -141,7 +142,7 @@ def memory_pgqueue(dsn: str, options: Options) -> Options:
 
     consumer = Consumer(queue_name="bench", handle=lambda message: None, batch_size=options["batch"])
     with connect(dsn) as conn:
-        _begin()
+        begin()
         counts = consumer.drain(conn, on_batch=on_batch)
     return {"handled": counts["success"], "first": peaks[0], "end": _peak()}
 
@@ -152,7 +153,7 @@ def _peak() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-@_role
+@role
 def lease_times(dsn: str, options: Options) -> list[float]:
     """Lease and archive for some seconds; seconds that each lease took."""
     import psycopg
@@ -160,7 +161,7 @@ def lease_times(dsn: str, options: Options) -> list[float]:
     lease, archive = options["lease"].encode(), options["archive"].encode()
     times = []
     with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
-        end = _begin().at + options["seconds"]
+        end = begin().at + options["seconds"]
         while (before := monotonic()) < end:
             row = conn.execute(lease).fetchone()
             times.append(monotonic() - before)
@@ -168,7 +169,7 @@ def lease_times(dsn: str, options: Options) -> list[float]:
     return times
 
 
-@_role
+@role
 def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     """One session: LISTEN, then lease what is there; when each message was leased."""
     import psycopg
@@ -180,7 +181,7 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("LISTEN new_message")
         run(conn, lease)
-        end = _begin().at + options["seconds"]
+        end = begin().at + options["seconds"]
         while monotonic() < end:
             while messages := run(conn, lease):
                 now = monotonic()
@@ -194,7 +195,7 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     return seen
 
 
-@_role
+@role
 def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     """`core.Worker`, as it ships: when each message came to its handler."""
     from airflow_provider_pgqueue.core import Consumer, Message, Worker
@@ -205,20 +206,20 @@ def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
         seen[message.body["number"]] = monotonic()
 
     worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="bench", handle=handle))
-    end = _begin().at + options["seconds"]
+    end = begin().at + options["seconds"]
     threading.Timer(end - monotonic(), worker.stop).start()
     worker.run()
     return seen
 
 
-@_role
+@role
 def poll_pgmq(dsn: str, options: Options) -> dict[int, float]:
     """PGMQ's polling client with its defaults: `read_with_poll` looks every 100 ms."""
     from pgmq import PGMQueue
 
     queue = PGMQueue(conn_string=dsn, init_extension=False)
     seen: dict[int, float] = {}
-    end = _begin().at + options["seconds"]
+    end = begin().at + options["seconds"]
     while monotonic() < end:
         if messages := queue.read_with_poll("bench", vt=300, qty=100, max_poll_seconds=1):
             now = monotonic()
@@ -229,9 +230,10 @@ def poll_pgmq(dsn: str, options: Options) -> dict[int, float]:
 
 
 def main() -> None:
+    """Play the role of the command line, and print its result as JSON."""
     logging.disable(logging.WARNING)
-    role, dsn, options = sys.argv[1:]
-    result = _ROLES[role](dsn, json.loads(options))
+    name, dsn, options = sys.argv[1:]
+    result = _ROLES[name](dsn, json.loads(options))
     if isinstance(result, Coroutine):
         result = asyncio.run(result)
     print(json.dumps(result), flush=True)
