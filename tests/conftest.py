@@ -17,7 +17,7 @@ from packaging.version import Version
 from psycopg import sql
 
 from tests.clones import Clones
-from tests.groups import Groups, rank
+from tests.scheduling import Groups, rank
 from tests.spark.fault_table import Fault, lines
 from tools import STATE, SetupError, chromium, java, mutants, pgbouncer, prometheus
 from tools.binaries import KINDS, find

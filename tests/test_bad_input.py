@@ -596,7 +596,7 @@ def bug(arguments: list[str]) -> str | None:
     return None
 
 
-# `web` serves until it is stopped, and takes a number and a flag: tests/web/test_alone.py.
+# `web` serves until it is stopped, and takes a number and a flag: tests/web/test_standalone.py.
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "web"])
 def test_no_command_fails_by_accident_hangs_or_touches_another_queue(
     market: Connection, dsn: str, queue: Queue, tmp_path: Path, name: str,

@@ -54,7 +54,7 @@ def _arguments(value: Any) -> str | None:
 
 def _takes(pipeline: Any) -> list[str]:
     """Return the arguments of a pipeline, by the text of its module, which would import Spark; none for no pipeline."""
-    for path in Path(__file__).parents[1].joinpath("spark", "jobs").rglob(f"{pipeline}.py") if pipeline else ():
+    for path in Path(__file__).parents[1].joinpath("spark", "pipelines").rglob(f"{pipeline}.py") if pipeline else ():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name == pipeline:
                 return [one.arg for one in node.args.kwonlyargs]

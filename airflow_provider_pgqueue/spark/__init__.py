@@ -27,13 +27,13 @@ if find_spec("pyspark") is None:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_provider_pgqueue.spark.jobs.drain.drain import drain
-    from airflow_provider_pgqueue.spark.jobs.export import export
-    from airflow_provider_pgqueue.spark.jobs.exported import read_export
-    from airflow_provider_pgqueue.spark.jobs.reconcile import reconcile
-    from airflow_provider_pgqueue.spark.jobs.repair import repair
-    from airflow_provider_pgqueue.spark.jobs.replay import replay
-    from airflow_provider_pgqueue.spark.jobs.triage.triage import triage
+    from airflow_provider_pgqueue.spark.pipelines.drain.drain import drain
+    from airflow_provider_pgqueue.spark.pipelines.export import export
+    from airflow_provider_pgqueue.spark.pipelines.exported import read_export
+    from airflow_provider_pgqueue.spark.pipelines.reconcile import reconcile
+    from airflow_provider_pgqueue.spark.pipelines.repair import repair
+    from airflow_provider_pgqueue.spark.pipelines.replay import replay
+    from airflow_provider_pgqueue.spark.pipelines.triage.triage import triage
 
 __all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "triage"]
 
@@ -52,7 +52,7 @@ _HOMES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.jobs.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.pipelines.{_HOMES[name]}"), name)
 
 
 def register(spark: SparkSession, dsn: str | None = None) -> None:
@@ -67,7 +67,7 @@ def register(spark: SparkSession, dsn: str | None = None) -> None:
         is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
         plan, configuration or page of Spark.
     """
-    from airflow_provider_pgqueue.export.database import Database
+    from airflow_provider_pgqueue.export.connection import Database
     from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
 
     check_spark(spark)

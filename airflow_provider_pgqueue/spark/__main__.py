@@ -31,8 +31,8 @@ from airflow_provider_pgqueue import __version__, spark  # noqa: E402
 from airflow_provider_pgqueue.core.argument import moment_or_text  # noqa: E402
 from airflow_provider_pgqueue.core.duration import parse_duration  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
-from airflow_provider_pgqueue.export.database import Database  # noqa: E402
-from airflow_provider_pgqueue.spark.jobs.job import Summary, as_line, raised_in_spark  # noqa: E402
+from airflow_provider_pgqueue.export.connection import Database  # noqa: E402
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Summary, as_line, raised_in_spark  # noqa: E402
 
 PIPELINES: Final = ("drain", "export", "repair", "triage", "replay", "reconcile")
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"

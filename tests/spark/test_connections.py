@@ -14,10 +14,10 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
-from airflow_provider_pgqueue.export import database as sessions
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export import connection as sessions
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import drain, register
-from airflow_provider_pgqueue.spark.jobs.drain.task import Share
+from airflow_provider_pgqueue.spark.pipelines.drain.task import Share
 from airflow_provider_pgqueue.spark.source import read
 from airflow_provider_pgqueue.spark.source.read import RangeReader
 from airflow_provider_pgqueue.spark.source.tables import table_of

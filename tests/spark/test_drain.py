@@ -242,7 +242,7 @@ def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
 def test_a_drain_that_gives_up_says_so(
     draining: Drain, queue: Queue, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.spark.jobs.drain.drain._MOST_ROUNDS", 0)
+    monkeypatch.setattr("airflow_provider_pgqueue.spark.pipelines.drain.drain._MOST_ROUNDS", 0)
     run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
     assert draining(lambda messages: None)["stopped"] == "messages were ready after 0 rounds"
 
@@ -428,7 +428,7 @@ def test_the_zip_has_what_a_worker_needs_and_the_same_bytes_every_time(tmp_path:
     first, second = package(tmp_path / "a.zip"), package(tmp_path / "b.zip")
     assert first.read_bytes() == second.read_bytes()
     look = (
-        "import airflow_provider_pgqueue.spark.__main__, airflow_provider_pgqueue.spark.jobs.drain.task as share;"
+        "import airflow_provider_pgqueue.spark.__main__, airflow_provider_pgqueue.spark.pipelines.drain.task as share;"
         "from airflow_provider_pgqueue.core.migrations import code_version;"
         "print(share.__file__, code_version())"
     )

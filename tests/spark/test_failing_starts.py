@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import register
-from airflow_provider_pgqueue.spark.jobs.job import raised_in_spark
+from airflow_provider_pgqueue.spark.pipelines.pipeline import raised_in_spark
 from tests.archive import make_partition
 from tests.core.roles.test_roles import logins
 

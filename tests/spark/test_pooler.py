@@ -15,7 +15,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.export.database import Database, rows
+from airflow_provider_pgqueue.export.connection import Database, rows
 from airflow_provider_pgqueue.spark import (
     drain,
     export,

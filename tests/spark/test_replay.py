@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.spark import export, replay
-from airflow_provider_pgqueue.spark.jobs import replay as module
+from airflow_provider_pgqueue.spark.pipelines import replay as module
 
 Connection = psycopg.Connection[Any]
 Replay = Callable[..., dict[str, Any]]
@@ -107,7 +107,7 @@ def test_a_run_does_not_repeat_what_it_has_published_itself(conn: Connection, ar
 def test_groups_keep_their_order(
     conn: Connection, archived: Archive, again: Replay, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.spark.jobs.replay._CHUNK", 7)
+    monkeypatch.setattr("airflow_provider_pgqueue.spark.pipelines.replay._CHUNK", 7)
     for _ in range(40):
         for group in ("a", "b", "c"):
             archived(1, group_key=group)

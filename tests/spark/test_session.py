@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.spark import drain, register
-from airflow_provider_pgqueue.spark.jobs.job import Job
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Job
 
 Connection = psycopg.Connection[Any]
 

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import progress
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.export import partition
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import export, reconcile, replay, triage
-from airflow_provider_pgqueue.spark.jobs.job import Job
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Job
 from tests.archive import make_partition
 from tests.waiting import until
 

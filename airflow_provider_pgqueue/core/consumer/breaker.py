@@ -11,8 +11,8 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.cause import masked
 from airflow_provider_pgqueue.core.consumer.calls import TimeIsUp
+from airflow_provider_pgqueue.core.dead_causes import masked
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 from airflow_provider_pgqueue.core.quantity import quantity

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
 from airflow_provider_pgqueue.spark.source.options import check_names, choice, names

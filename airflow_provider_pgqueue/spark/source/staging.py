@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
 _CHUNK: Final = 256 * 1024

@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.options import check_names, choice, number
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 

@@ -26,7 +26,7 @@ def other(dsn: str) -> Iterator[Connection]:
 
 def note(conn: Connection, **arguments: Any) -> Any:
     given = ", ".join(f"{name} => {value}" for name, value in arguments.items())
-    return conn.execute(f"SELECT messages.note_history({given})".encode()).fetchone()
+    return conn.execute(f"SELECT messages.record_history({given})".encode()).fetchone()
 
 
 def total(conn: Connection, column: str, queue_name: str = "orders") -> int:

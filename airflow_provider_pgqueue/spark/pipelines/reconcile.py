@@ -27,9 +27,9 @@ from airflow_provider_pgqueue.core.errors import (
     translate,
 )
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database, rows
+from airflow_provider_pgqueue.export.connection import Database, rows
 from airflow_provider_pgqueue.export.target import shown
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, as_line
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Job, Summary, as_line
 
 log = logging.getLogger(__name__)
 

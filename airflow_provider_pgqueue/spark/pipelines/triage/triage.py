@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, several, whole
-from airflow_provider_pgqueue.core.cause import Period
 from airflow_provider_pgqueue.core.client import to_json
+from airflow_provider_pgqueue.core.dead_causes import Period
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time
-from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, find_causes
-from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Job, Summary, check_time
+from airflow_provider_pgqueue.spark.pipelines.triage.causes import SUMS, Cause, Causes, find_causes
+from airflow_provider_pgqueue.spark.pipelines.triage.report import write_report
 
 log = logging.getLogger(__name__)
 

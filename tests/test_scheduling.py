@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.groups import ORDER
+from tests.scheduling import ORDER
 from tools import ROOT
 
 

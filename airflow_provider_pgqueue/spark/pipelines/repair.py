@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validat
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.verbs import DeadFilter
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Job, Summary, for_each, function_or_name
 
 _RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
 _NOT_OF_REPAIR: Final = ("spark", "dsn", "parallelism", "queue", "results", "fingerprints", "max_requeues")

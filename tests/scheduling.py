@@ -10,7 +10,7 @@ ORDER = (
     "tests/spark/test_faults.py",
     "tests/core/upkeep/test_pg_cron.py",  # computes nothing, for minutes
     "tests/spark/",
-    "tests/core/install/test_settings.py",
+    "tests/core/connection/test_settings.py",
     "tests/test_bad_input.py",
     "tests/chaos/",
     "tests/airflow_layer/test_spark.py",
@@ -19,7 +19,7 @@ ORDER = (
     "tests/web/",
     "tests/test_site.py",
     "tests/core/roles/test_roles.py",
-    "tests/core/install/test_wheel.py",
+    "tests/core/package/test_wheel.py",
     "tests/core/whole/test_state_machine.py",
     "tests/test_compose.py",
     "tests/test_seeds.py",  # waits for a minute of pg_cron, too

@@ -25,8 +25,8 @@ from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.drain.task import BatchFunction, Share
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
+from airflow_provider_pgqueue.spark.pipelines.drain.task import BatchFunction, Share
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Job, Summary, for_each, function_or_name
 
 log = logging.getLogger(__name__)
 

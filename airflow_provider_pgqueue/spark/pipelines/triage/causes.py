@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from airflow_provider_pgqueue.core.cause import Period, group, normalise, trend
+from airflow_provider_pgqueue.core.dead_causes import Period, group, normalise, trend
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database
-from airflow_provider_pgqueue.spark.jobs.job import Job
+from airflow_provider_pgqueue.export.connection import Database
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Job
 
 if TYPE_CHECKING:
     import pandas as pd
