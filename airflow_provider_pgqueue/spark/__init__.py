@@ -1,13 +1,13 @@
-"""The queue on Spark: a data source `pgqueue`, and six jobs for large volumes. Needs the extra `spark`.
+"""The queue on Spark: a data source `pgqueue`, and six pipelines for large volumes. Needs the extra `spark`.
 
 register(spark)
 spark.read.format("pgqueue").option("table", "archive").load()
 drain(spark, queue="orders", function="packing:pack")
 
-The jobs have one signature. `run_id` names a run, which is done once: under the same name it goes on with what is left,
-and once it has finished it returns the same summary; None makes a new name. `dsn` is a connection string, by default
-`PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once, at most as many as
-it has connections for. `queues`, `since` and `until` choose messages.
+The pipelines have one signature. `run_id` names a run, which is done once: under the same name it goes on with what is
+left, and once it has finished it returns the same summary; None makes a new name. `dsn` is a connection string, by
+default `PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once, at most as
+many as it has connections for. `queues`, `since` and `until` choose messages.
 """
 
 from __future__ import annotations

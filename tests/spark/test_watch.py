@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.export import partition
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import export, reconcile, replay, triage
-from airflow_provider_pgqueue.spark.pipelines.pipeline import Job
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline
 from tests.archive import make_partition
 from tests.waiting import until
 
@@ -66,7 +66,7 @@ def test_the_tasks_that_are_done_are_counted(
 
     frame = session.range(0, 4, 1, 4).mapInArrow(wait, "id long")
     watcher = threading.Thread(target=touch_when_seen)
-    with caplog.at_level(logging.INFO), Job(session, "four", "tasks", Database(), 4).watching():
+    with caplog.at_level(logging.INFO), Pipeline(session, "four", "tasks", Database(), 4).watching():
         watcher.start()
         frame.collect()
     watcher.join()
