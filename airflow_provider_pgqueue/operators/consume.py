@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
+    LEASE_FOR,
     Rule,
     check,
     duration,
@@ -125,7 +126,7 @@ class PgQueueConsumeOperator(WaitingTask):
         "model": optional(_model),
         "batch_size": whole(1, 10_000),
         "max_messages": optional(whole(1, 10**12)),
-        "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
+        "lease_for": optional(LEASE_FOR),
         "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
         "give_up_after": optional(whole(0, 10**6)),
         "on_error": optional(error_rules),

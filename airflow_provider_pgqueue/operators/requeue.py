@@ -15,6 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.argument import (
+    LEASE_FOR,
     Rule,
     duration,
     number,
@@ -150,7 +151,7 @@ class PgQueueRequeueOperator(QueueTask):
         "canary_wait": duration(timedelta(0), timedelta(days=366)),
         "delay": duration(timedelta(0), timedelta(days=366)),
         "batch_size": whole(1, 10_000),
-        "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+        "lease_for": LEASE_FOR,
         "fail_on": _outcomes,
         "dry_run": truth,
     }

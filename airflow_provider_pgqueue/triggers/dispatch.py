@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.argument import Rule, text, whole
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.thread import in_thread
-from airflow_provider_pgqueue.dispatch import reconcile
+from airflow_provider_pgqueue.dispatch.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import note_dispatches
 from airflow_provider_pgqueue.triggers.doorbell import TriggerArguments

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
@@ -18,7 +17,7 @@ from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, duration, optional, text, whole
+from airflow_provider_pgqueue.core.argument import LEASE_FOR, check, optional, text, whole
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import check_call, load_function
@@ -39,7 +38,7 @@ _RULES: Final = {
     "function": function_or_name,
     "batch_size": whole(1, 10_000),
     "max_messages": optional(whole(1, 2**62)),
-    "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
+    "lease_for": optional(LEASE_FOR),
     "give_up_after": whole(0, 10**6),
 }
 
