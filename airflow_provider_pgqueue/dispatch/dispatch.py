@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.dispatch import dag_runs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.telemetry import note_dispatches
+from airflow_provider_pgqueue.tasks.telemetry import record_dispatches
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -103,13 +103,13 @@ def hand_over(
             for one in unstarted:
                 _end(conn, one, "refused", str(error))
             raise
-        note_dispatches(queue_name, dag_id, run(conn, verbs.open_dispatches(queue_name, dag_id)))
+        record_dispatches(queue_name, dag_id, run(conn, verbs.open_dispatches(queue_name, dag_id)))
     log.info("queue %s for DAG %s: %s", queue_name, dag_id, dict(done))
     return done
 
 
 def _start(conn: psycopg.Connection[Any], one: Dispatch, conf: Mapping[str, Any] | None = None) -> None:
-    """Start the run of a recorded dispatch, and note that. Raises RunRefused if Airflow makes none."""
+    """Start the run of a recorded dispatch, and record that. Raises RunRefused if Airflow makes none."""
     dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, conf))
     run(conn, verbs.start_dispatch(one.dispatch_id))
 

@@ -197,7 +197,7 @@ class PgQueueConsumeOperator(WaitingTask):
                     max_messages=self.max_messages,
                     stop=lambda: self._stopping,
                     on_lease=self._hold,
-                    on_batch=self._telemetry.note_batch,
+                    on_batch=self._telemetry.record_batch,
                     breaker=breaker,
                 )
         finally:
@@ -267,7 +267,7 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease
-        self._telemetry.note_lease(lease)
+        self._telemetry.record_lease(lease)
 
     def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
-_ABOUT: Final = "about"  # what the driver notes next to the summary
+_ABOUT: Final = "about"  # what the driver records next to the summary
 _OWN: Final = {"run_id": "run_id", "dsn": "pgqueue_conn_id"}  # arguments of pipelines, and what they are here
 _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
 _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes

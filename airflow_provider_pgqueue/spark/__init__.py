@@ -25,8 +25,6 @@ if find_spec("pyspark") is None:
     raise ModuleNotFoundError(_MISSING, name="pyspark")
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from airflow_provider_pgqueue.spark.pipelines.drain.drain import drain
     from airflow_provider_pgqueue.spark.pipelines.export import export
     from airflow_provider_pgqueue.spark.pipelines.exported import read_export
@@ -34,42 +32,24 @@ if TYPE_CHECKING:
     from airflow_provider_pgqueue.spark.pipelines.repair import repair
     from airflow_provider_pgqueue.spark.pipelines.replay import replay
     from airflow_provider_pgqueue.spark.pipelines.triage.triage import triage
+    from airflow_provider_pgqueue.spark.source.data_source import register
 
 __all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "triage"]
 
 # Each is loaded when it is asked for: the workers of Spark import this package, and need none of them.
 _HOMES: Final = {
-    "drain": "drain.drain",
-    "export": "export",
-    "read_export": "exported",
-    "reconcile": "reconcile",
-    "repair": "repair",
-    "replay": "replay",
-    "triage": "triage.triage",
+    "drain": "pipelines.drain.drain",
+    "export": "pipelines.export",
+    "read_export": "pipelines.exported",
+    "reconcile": "pipelines.reconcile",
+    "register": "source.data_source",
+    "repair": "pipelines.repair",
+    "replay": "pipelines.replay",
+    "triage": "pipelines.triage.triage",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.pipelines.{_HOMES[name]}"), name)
-
-
-def register(spark: SparkSession, dsn: str | None = None) -> None:
-    """Make `format("pgqueue")` known to a session, for batch and for streams; calling it again replaces the connection.
-
-    A local Spark then starts its workers with this Python, unless PYSPARK_PYTHON or spark.pyspark.python names another.
-
-    In a thread of your own, call it before you write: Spark looks for where to write in the active session of the
-    thread, which only the main thread has by itself, and else says DATA_SOURCE_NOT_FOUND.
-
-    :param dsn: libpq connection string or URL; by default `PGQUEUE_DSN`, or libpq's own variables and service file. It
-        is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
-        plan, configuration or page of Spark.
-    """
-    from airflow_provider_pgqueue.export.connection import Database
-    from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
-
-    check_spark(spark)
-    spark.dataSource.register(data_source(Database(dsn or "")))
-    spark.createDataFrame([], "id int")  # makes the session the active one of this thread
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

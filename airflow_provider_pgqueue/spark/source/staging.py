@@ -107,7 +107,7 @@ class Stage:
         return staged
 
     def publish_partition(self, partition: int, batches: Iterator[pa.RecordBatch], *, run_id: str) -> StagedRows:
-        """Stage the rows of a partition and publish them in one transaction, which notes them with the run.
+        """Stage the rows of a partition and publish them in one transaction, which records them with the run.
 
         Of several attempts one publishes, also if they run at once or after the run has finished. Each slot has a stage
         of its own, so that no attempt reads what another one wrote. Raises what `put` does, and InvalidArgument if the

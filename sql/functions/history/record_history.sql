@@ -163,7 +163,7 @@ BEGIN
        SET recorded_at = moment, oldest_xid = last.oldest_xid, next_xid = last.next_xid, open_xids = last.open_xids, last_id = last.last_id,
            settled_id = last.settled_id, settling_id = last.settling_id, settling_xid = last.settling_xid, caught_up = last.caught_up;
     IF complete THEN
-        INSERT INTO messages.history_note (recorded_at) VALUES (minute) ON CONFLICT DO NOTHING;
+        INSERT INTO messages.history_minute (recorded_at) VALUES (minute) ON CONFLICT DO NOTHING;
     END IF;
     PERFORM messages.roll_up_history(late_from);
     RETURN rows;

@@ -253,7 +253,7 @@ class Consuming:
         else:
             for id_, outcome in outcomes.items():
                 settler.gather(id_, outcome or PLAIN)
-            self._breaker.note_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
+            self._breaker.record_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
 
 
 class TableLease(Held):
