@@ -26,22 +26,22 @@ ORDER = (
 )
 
 
-class Groups(LoadScopeScheduling):
-    """Gives each process one group after the other.
+class FileScheduling(LoadScopeScheduling):
+    """Gives each process one file after the other, and all that needs the one Airflow as one.
 
     Instead of --dist loadgroup, whose marks pytest-xdist 3.8 loses in silence with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
+        return scope_of(nodeid)
 
 
-def group_of(nodeid: str) -> str:
-    """Return what a test shares with others of its group: the one Airflow, or its file."""
+def scope_of(nodeid: str) -> str:
+    """Return what a test shares with others of its process: the one Airflow, or its file."""
     file = nodeid.partition("::")[0]
     return "e2e" if file.startswith("tests/e2e/") else file
 
 
 def rank(nodeid: str) -> int:
-    """Return the place of a test's group among those that begin first."""
+    """Return the place of a test among those that begin first."""
     return next((place for place, start in enumerate(ORDER) if nodeid.startswith(start)), len(ORDER))

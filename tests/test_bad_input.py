@@ -74,8 +74,8 @@ from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTri
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
+from tests.airflow_layer.airflow_versions import AirflowException, TaskDeferred
 from tests.airflow_layer.conftest import as_json
-from tests.airflow_layer.of_airflow import AirflowException, TaskDeferred
 from tools import ROOT
 from tools.site.verbs import names as verb_names
 

@@ -1,4 +1,4 @@
-"""The groups of tests that begin first are named by files."""
+"""The tests that begin first are named by files."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import click
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines, refuse_huge_numbers
+from airflow_provider_pgqueue.cli.json_lines import Line, json_object, parse, read_lines, refuse_huge_numbers
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings

@@ -27,12 +27,12 @@ if find_spec("pyspark") is None:
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.spark.pipelines.drain.drain import drain
     from airflow_provider_pgqueue.spark.pipelines.export import export
-    from airflow_provider_pgqueue.spark.pipelines.exported import read_export
     from airflow_provider_pgqueue.spark.pipelines.reconcile import reconcile
     from airflow_provider_pgqueue.spark.pipelines.repair import repair
     from airflow_provider_pgqueue.spark.pipelines.replay import replay
     from airflow_provider_pgqueue.spark.pipelines.triage.triage import triage
     from airflow_provider_pgqueue.spark.source.data_source import register
+    from airflow_provider_pgqueue.spark.source.read_export import read_export
 
 __all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "triage"]
 
@@ -40,7 +40,7 @@ __all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", 
 _HOMES: Final = {
     "drain": "pipelines.drain.drain",
     "export": "pipelines.export",
-    "read_export": "pipelines.exported",
+    "read_export": "source.read_export",
     "reconcile": "pipelines.reconcile",
     "register": "source.data_source",
     "repair": "pipelines.repair",

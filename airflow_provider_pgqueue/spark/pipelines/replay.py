@@ -21,8 +21,8 @@ from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.message import Result
 from airflow_provider_pgqueue.export import exported_queues
-from airflow_provider_pgqueue.spark.pipelines.exported import read_export
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, check_time
+from airflow_provider_pgqueue.spark.source.read_export import read_export
 
 if TYPE_CHECKING:
     import psycopg
