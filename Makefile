@@ -44,7 +44,7 @@ CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_archive.py tests/core/lease/test_groups.py \
 	tests/core/upkeep/test_health.py tests/core/archive/test_outcomes.py tests/core/queues/test_policy.py tests/core/publish/test_publish.py \
 	tests/core/roles/test_runs.py tests/core/upkeep/test_schedules.py tests/export tests/spark/test_export.py \
-	tests/spark/test_watch.py
+	tests/spark/test_progress.py
 
 # One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.
 EMBEDDED := .run/tests-embedded.log

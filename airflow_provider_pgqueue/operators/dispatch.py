@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.dispatch.dispatch import end_abandoned, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.starter import RunStarter
+from airflow_provider_pgqueue.tasks.dispatch import RunStarter
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask

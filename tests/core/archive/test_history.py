@@ -1,4 +1,4 @@
-"""The history that the upkeep notes: every message is counted once, whenever its transaction commits."""
+"""The history that the upkeep records: every message is counted once, whenever its transaction commits."""
 
 from __future__ import annotations
 
