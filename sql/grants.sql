@@ -40,7 +40,7 @@ DECLARE
         ['internal', 'check_dead_lease group_buckets spend_group_rates group_heads next_of_groups free_group_heads'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue planned_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies extra_grants keep_private check_access delete_expired_records note_upkeep'],
+        ['internal', 'find_role reads_all_bodies extra_grants keep_private check_access delete_expired_records record_upkeep_step'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions'],
         ['internal', 'health_archive_partitions health_broken_queues health_cron_history health_cron_jobs health_dead_messages health_dead_tuples health_grants'],
@@ -48,7 +48,7 @@ DECLARE
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_upkeep_steps health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_fix prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_length check_choice check_number check_read_committed'],
         ['internal', 'error_pattern check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use'],
-        ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
+        ['internal', 'begin_history record_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
         ['internal', 'delete_old_history sum_durations duration_quantile record_audit record_remedy'],
         ['internal', 'lock_all_or_none release_catalog release_differences health_drift health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];

@@ -71,9 +71,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/check_outcomes.sql
 \ir functions/lease/lease_again.sql
 \ir functions/lease/leases_left.sql
-\ir functions/breaker/break_queue.sql
-\ir functions/breaker/judge_probe.sql
-\ir functions/breaker/open_queue.sql
+\ir functions/broken_queues/break_queue.sql
+\ir functions/broken_queues/judge_probe.sql
+\ir functions/broken_queues/open_queue.sql
 \ir functions/lease/token_bucket.sql
 \ir functions/lease/rate_left.sql
 \ir functions/lease/spend_rate.sql
@@ -194,7 +194,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Upkeep: what is due, records kept for a limited time
 \ir functions/upkeep/upkeep.sql
 \ir functions/upkeep/look_at_next.sql
-\ir functions/upkeep/note_upkeep.sql
+\ir functions/upkeep/record_upkeep_step.sql
 \ir functions/upkeep/delete_expired_records.sql
 \ir functions/upkeep/purge_cron_history.sql
 
@@ -278,7 +278,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/history/message_life.sql
 \ir functions/history/alter_history.sql
 \ir functions/history/begin_history.sql
-\ir functions/history/note_history.sql
+\ir functions/history/record_history.sql
 \ir functions/history/history_counts.sql
 \ir functions/history/roll_up_history.sql
 \ir functions/history/roll_up_bucket.sql

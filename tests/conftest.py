@@ -17,7 +17,7 @@ from packaging.version import Version
 from psycopg import sql
 
 from tests.clones import Clones
-from tests.groups import Groups, rank
+from tests.scheduling import FileScheduling, rank
 from tests.spark.fault_table import Fault, lines
 from tools import STATE, SetupError, chromium, java, mutants, pgbouncer, prometheus
 from tools.binaries import KINDS, find
@@ -87,8 +87,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
-    return Groups(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:
+    return FileScheduling(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

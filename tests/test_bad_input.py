@@ -73,8 +73,8 @@ from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTri
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
+from tests.airflow_layer.airflow_versions import AirflowException, TaskDeferred
 from tests.airflow_layer.conftest import as_json
-from tests.airflow_layer.of_airflow import AirflowException, TaskDeferred
 from tools import ROOT
 from tools.site.verbs import names as verb_names
 
@@ -595,7 +595,7 @@ def bug(arguments: list[str]) -> str | None:
     return None
 
 
-# `web` serves until it is stopped, and takes a number and a flag: tests/web/test_alone.py.
+# `web` serves until it is stopped, and takes a number and a flag: tests/web/test_standalone.py.
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "web"])
 def test_no_command_fails_by_accident_hangs_or_touches_another_queue(
     market: Connection, dsn: str, queue: Queue, tmp_path: Path, name: str,

@@ -76,7 +76,7 @@ def test_every_name_of_the_face_has_its_place() -> None:
 def test_every_name_of_the_face_of_spark_has_its_place() -> None:
     from airflow_provider_pgqueue import spark
 
-    assert set(spark.__all__) <= {name.rpartition(".")[2] for name in described("spark-jobs.md")}
+    assert set(spark.__all__) <= {name.rpartition(".")[2] for name in described("spark-pipelines.md")}
 
 
 def test_every_verb_has_its_place() -> None:

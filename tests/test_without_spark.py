@@ -43,7 +43,7 @@ def python(code: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedPr
     [
         "from airflow_provider_pgqueue.spark import register",
         "import runpy; runpy.run_module('airflow_provider_pgqueue.spark', run_name='__main__')",
-        "import airflow_provider_pgqueue.spark.jobs.drain.drain",
+        "import airflow_provider_pgqueue.spark.pipelines.drain.drain",
     ],
 )
 def test_what_needs_pyspark_says_how_to_get_it(code: str, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_export_says_how_to_get_what_it_needs(tmp_path: Path) -> None:
 def test_everything_else_is_imported_without_the_extra(tmp_path: Path) -> None:
     files = (file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py"))
     names = sorted(".".join(file.parts).removesuffix(".__init__") for file in files)
-    needs = re.compile(r"\.spark|airflow_provider_pgqueue\.(export|database)|__main__$")
+    needs = re.compile(r"\.spark|airflow_provider_pgqueue\.export|__main__$")
     others = [name for name in names if not needs.search(name)]
     assert len(others) > 50
     code = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\n"

@@ -127,7 +127,7 @@ class Demo:
         )
 
     def _program(self, *arguments: str) -> dict[str, Any]:
-        return self._last_line([sys.executable, "-m", "tools.demo_spark_jobs", str(HOME), *arguments])
+        return self._last_line([sys.executable, "-m", "tools.demo_spark_programs", str(HOME), *arguments])
 
     def _last_line(self, command: list[str]) -> dict[str, Any]:
         environment = os.environ | {

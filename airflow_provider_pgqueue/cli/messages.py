@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
-from airflow_provider_pgqueue.cli.lines import json_object, parse
+from airflow_provider_pgqueue.cli.json_lines import json_object, parse
 from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings

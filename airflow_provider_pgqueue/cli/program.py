@@ -133,7 +133,7 @@ def _text(error: Exception) -> str | None:
 
     from airflow_provider_pgqueue.cli.fix import in_commands
     from airflow_provider_pgqueue.cli.text import one_line
-    from airflow_provider_pgqueue.core.errors import PgQueueError, translate
+    from airflow_provider_pgqueue.core.errors import PgQueueError, text_without_values, translate
 
     match error:
         case PgQueueError():
@@ -141,8 +141,7 @@ def _text(error: Exception) -> str | None:
         case psycopg.Error() if isinstance(known := translate(error), PgQueueError):
             return one_line(in_commands(str(known)))
         case psycopg.Error():
-            # The driver appends DETAIL and CONTEXT, which may quote a body.
-            return one_line(error.diag.message_primary or type(error).__name__)
+            return one_line(text_without_values(error))
         case UnicodeEncodeError(reason="surrogates not allowed"):
             return "an argument is not valid UTF-8. Give text in UTF-8."
         case OSError():

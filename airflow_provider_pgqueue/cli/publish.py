@@ -15,7 +15,7 @@ import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines
+from airflow_provider_pgqueue.cli.json_lines import Line, json_object, parse, read_lines
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings

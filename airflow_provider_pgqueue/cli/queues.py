@@ -11,7 +11,7 @@ import click
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
-from airflow_provider_pgqueue.cli.lines import json_object
+from airflow_provider_pgqueue.cli.json_lines import json_object
 from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
 from airflow_provider_pgqueue.cli.output import show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings

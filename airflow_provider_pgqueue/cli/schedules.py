@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import ask
-from airflow_provider_pgqueue.cli.lines import json_object, parse
+from airflow_provider_pgqueue.cli.json_lines import json_object, parse
 from airflow_provider_pgqueue.cli.options import confirm, yes_option
 from airflow_provider_pgqueue.cli.output import records, show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings

@@ -259,7 +259,9 @@ def duration(lowest: timedelta, highest: timedelta) -> Rule:
     return _rule(lambda value: timed(value) is None and lowest <= as_timedelta(value) <= highest, fix)
 
 
+LEASE_FOR: Final = duration(timedelta(milliseconds=1), timedelta(hours=12))
 POLL_INTERVAL: Final = duration(timedelta(milliseconds=10), timedelta(days=1))
+WAIT_TIMEOUT: Final = duration(timedelta(milliseconds=1), timedelta(days=3660))
 
 
 def function(value: Any) -> str | None:

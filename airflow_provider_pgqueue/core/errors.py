@@ -322,7 +322,7 @@ def translate(error: psycopg.Error) -> Exception:
     The driver's error, which stays the cause, loses what may quote a body; its `diag` keeps it.
     """
     _forget_values(error)
-    state, text = error.sqlstate, error.diag.message_primary or type(error).__name__
+    state, text = error.sqlstate, text_without_values(error)
     if state in _BY_SQLSTATE:
         # What is no JSON has another fix than what is no number.
         kind = InvalidArgument if state == "22P02" and "json" not in text else _BY_SQLSTATE[state]
@@ -377,6 +377,12 @@ def refused(
         fix = fix_of(conn, known.problem, verb=verb, wants=wants, queue_name=queue_name)
         return known if fix is None else PermissionDenied(known.problem, fix)
     return known
+
+
+def text_without_values(error: Exception) -> str:
+    """Return what the server says of an error without DETAIL and CONTEXT, which may quote a body; else its class."""
+    diag = error.diag if isinstance(error, psycopg.Error) else None
+    return (diag and diag.message_primary) or type(error).__name__
 
 
 def _forget_values(error: psycopg.Error) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import psycopg
 
+from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, NEW_MESSAGE
 from airflow_provider_pgqueue.core.connection import pause_after
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, translate, why_again
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -23,7 +24,6 @@ from airflow_provider_pgqueue.core.query import query
 
 log = logging.getLogger(__name__)
 
-CHANNELS: Final = ("new_message", "dead_message")
 AsyncConnection = psycopg.AsyncConnection[Any]
 _PATIENCE: Final = 10.0  # seconds that LISTEN may take
 _TRAILING_LOOK = 0.25  # seconds: in notify mode `gated` the last publisher of a burst may not have rung
@@ -59,7 +59,7 @@ class Listener:
         deadline: float | None = 10.0,
         min_gap: float = 0.0,
         on_ring: Callable[[], None] | None = None,
-        channels: Sequence[str] = CHANNELS,
+        channels: Sequence[str] = (NEW_MESSAGE, DEAD_MESSAGE),
         name: str = "listener",
     ) -> None:
         self._connect = connect

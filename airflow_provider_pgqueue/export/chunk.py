@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from airflow_provider_pgqueue.export.database import Database, reading, translated
+from airflow_provider_pgqueue.export.connection import Database, reading, translated
 from airflow_provider_pgqueue.export.manifest import (
     TYPES,
     Chunk,

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.client import ZERO
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.export.database import Database, translated
+from airflow_provider_pgqueue.export.connection import Database, translated
 from airflow_provider_pgqueue.export.exporter import NAME, RULES, Exporter, Summary
 from airflow_provider_pgqueue.export.manifest import all_manifests
 from airflow_provider_pgqueue.export.target import Target

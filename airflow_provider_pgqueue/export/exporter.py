@@ -35,7 +35,7 @@ from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.chunk import checksum_of, export_chunk
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.export.manifest import (
     File,
     Manifest,

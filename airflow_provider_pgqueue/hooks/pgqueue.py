@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.body_store import BodyStore
+from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of
 from airflow_provider_pgqueue.core.consumer.intake import NEEDED
@@ -89,7 +90,7 @@ class PgQueueHook(PostgresHook):
         direct = self.connection_extra.get("listen_conn_id")
         conn = (type(self)(direct) if direct else self).connect()
         try:
-            for channel in ("dead_message", "message_finished"):
+            for channel in (DEAD_MESSAGE, MESSAGE_FINISHED):
                 conn.execute(f"LISTEN {channel}".encode())
         except BaseException:
             conn.close()

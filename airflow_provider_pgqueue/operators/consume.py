@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
+    LEASE_FOR,
     Rule,
     check,
     duration,
@@ -123,7 +124,7 @@ class PgQueueConsumeOperator(WaitingTask):
         "model": optional(_model),
         "batch_size": whole(1, 10_000),
         "max_messages": optional(whole(1, 10**12)),
-        "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
+        "lease_for": optional(LEASE_FOR),
         "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
         "give_up_after": optional(whole(0, 10**6)),
         "on_error": optional(error_rules),
@@ -194,7 +195,7 @@ class PgQueueConsumeOperator(WaitingTask):
                     max_messages=self.max_messages,
                     stop=lambda: self._stopping,
                     on_lease=self._hold,
-                    on_batch=self._telemetry.note_batch,
+                    on_batch=self._telemetry.record_batch,
                     breaker=breaker,
                 )
         finally:
@@ -264,7 +265,7 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease
-        self._telemetry.note_lease(lease)
+        self._telemetry.record_lease(lease)
 
     def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""

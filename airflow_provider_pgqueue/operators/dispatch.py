@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from airflow_provider_pgqueue.core import argument, verbs
 from airflow_provider_pgqueue.core.argument import Rule, duration, one_of, optional, text
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.dispatch import end_abandoned, reconcile
+from airflow_provider_pgqueue.dispatch.dispatch import end_abandoned, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.starter import RunStarter
+from airflow_provider_pgqueue.tasks.dispatch import RunStarter
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
@@ -21,8 +21,6 @@ from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-_LONGEST_LEASE: Final = timedelta(hours=12)
 
 
 class PgQueueDispatchOperator(RunStarter, WaitingTask):
@@ -57,7 +55,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         **RunStarter.rules,
         "group_by": optional(one_of("topic", "reference")),
         "on_failure": one_of("retry", "fail"),
-        "lease_for": duration(timedelta(minutes=1), _LONGEST_LEASE),
+        "lease_for": duration(timedelta(minutes=1), timedelta(hours=12)),
     }
     idle_without: ClassVar[Mapping[str, str]] = {**WaitingTask.idle_without, "group_by": "batch_size"}
     awaited = "an end of runs, or messages of"

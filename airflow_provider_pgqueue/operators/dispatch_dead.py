@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core.argument import Rule, duration, optional, res
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.tasks.starter import RunStarter
+from airflow_provider_pgqueue.tasks.dispatch import RunStarter
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import psycopg
 
-from airflow_provider_pgqueue.core.argument import Rule, optional, text
+from airflow_provider_pgqueue.core.argument import WAIT_TIMEOUT, Rule, optional, text
 from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.tasks.bodies import Messages, PublishesBodies
-from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
+from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.tasks.publish import BATCH_RULES, FEW, PublishArguments, PublishTask
 from airflow_provider_pgqueue.tasks.rows import QueryRows, names_file, text_of_file
 
@@ -133,7 +133,11 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
     :param wait_timeout: fail the task when that takes longer in the triggerer.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {**PublishesBodies.rules, **COMPLETION_RULES, "wait_timeout": WAIT_TIMEOUT}
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **PublishesBodies.rules,
+        **COMPLETION_RULES,
+        "wait_timeout": optional(WAIT_TIMEOUT),
+    }
     awaited = "the ends of its messages in"
     _one_key_for_all = False
     # For this header the database rings when the message is finished.

@@ -33,7 +33,7 @@ from airflow_provider_pgqueue.core.repair.repair import check_chosen
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
-from airflow_provider_pgqueue.tasks.telemetry import note_remedies, task_of
+from airflow_provider_pgqueue.tasks.telemetry import record_remedies, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -231,7 +231,7 @@ class PgQueueRequeueOperator(QueueTask):
         if self._stopping and summary["stopped"]:
             raise AirflowException(f"stopped while repairing dead messages, after {summary}")
         self.log.info("dead messages of %s: %s", self._where, summary)
-        note_remedies(self.queue_name, summary)
+        record_remedies(self.queue_name, summary)
         self.lineage_rows = 0 if self.is_dry_run else summary["requeued"]
         if any(summary[name] for name in self.fail_on):
             # A retry would call the same function with the same messages.

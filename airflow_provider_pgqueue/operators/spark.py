@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
-_ABOUT: Final = "about"  # what the driver notes next to the summary
+_ABOUT: Final = "about"  # what the driver records next to the summary
 _OWN: Final = {"run_id": "run_id", "dsn": "pgqueue_conn_id"}  # arguments of pipelines, and what they are here
 _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
 _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
@@ -53,7 +53,7 @@ def _arguments(value: Any) -> str | None:
 
 def _takes(pipeline: Any) -> list[str]:
     """Return the arguments of a pipeline, by the text of its module, which would import Spark; none for no pipeline."""
-    for path in Path(__file__).parents[1].joinpath("spark", "jobs").rglob(f"{pipeline}.py") if pipeline else ():
+    for path in Path(__file__).parents[1].joinpath("spark", "pipelines").rglob(f"{pipeline}.py") if pipeline else ():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name == pipeline:
                 return [one.arg for one in node.args.kwonlyargs]

@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
-from airflow_provider_pgqueue.tasks.telemetry import note_status
+from airflow_provider_pgqueue.tasks.telemetry import record_status
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,7 +55,7 @@ class PgQueueUpkeepOperator(QueueTask):
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
             if self.with_metrics:
-                note_status(hook.run(verbs.status(), conn=conn))
+                record_status(hook.run(verbs.status(), conn=conn))
             if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":
                 raise AirflowSkipException("pg_cron does the upkeep")
             scheduled = hook.run(verbs.run_schedules(), conn=conn)

@@ -1,13 +1,13 @@
-"""The queue on Spark: a data source `pgqueue`, and six jobs for large volumes. Needs the extra `spark`.
+"""The queue on Spark: a data source `pgqueue`, and six pipelines for large volumes. Needs the extra `spark`.
 
 register(spark)
 spark.read.format("pgqueue").option("table", "archive").load()
 drain(spark, queue="orders", function="packing:pack")
 
-The jobs have one signature. `run_id` names a run, which is done once: under the same name it goes on with what is left,
-and once it has finished it returns the same summary; None makes a new name. `dsn` is a connection string, by default
-`PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once, at most as many as
-it has connections for. `queues`, `since` and `until` choose messages.
+The pipelines have one signature. `run_id` names a run, which is done once: under the same name it goes on with what is
+left, and once it has finished it returns the same summary; None makes a new name. `dsn` is a connection string, by
+default `PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once, at most as
+many as it has connections for. `queues`, `since` and `until` choose messages.
 """
 
 from __future__ import annotations
@@ -25,51 +25,31 @@ if find_spec("pyspark") is None:
     raise ModuleNotFoundError(_MISSING, name="pyspark")
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from airflow_provider_pgqueue.spark.jobs.drain.drain import drain
-    from airflow_provider_pgqueue.spark.jobs.export import export
-    from airflow_provider_pgqueue.spark.jobs.exported import read_export
-    from airflow_provider_pgqueue.spark.jobs.reconcile import reconcile
-    from airflow_provider_pgqueue.spark.jobs.repair import repair
-    from airflow_provider_pgqueue.spark.jobs.replay import replay
-    from airflow_provider_pgqueue.spark.jobs.triage.triage import triage
+    from airflow_provider_pgqueue.spark.pipelines.drain.drain import drain
+    from airflow_provider_pgqueue.spark.pipelines.export import export
+    from airflow_provider_pgqueue.spark.pipelines.reconcile import reconcile
+    from airflow_provider_pgqueue.spark.pipelines.repair import repair
+    from airflow_provider_pgqueue.spark.pipelines.replay import replay
+    from airflow_provider_pgqueue.spark.pipelines.triage.triage import triage
+    from airflow_provider_pgqueue.spark.source.data_source import register
+    from airflow_provider_pgqueue.spark.source.read_export import read_export
 
 __all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "triage"]
 
 # Each is loaded when it is asked for: the workers of Spark import this package, and need none of them.
 _HOMES: Final = {
-    "drain": "drain.drain",
-    "export": "export",
-    "read_export": "exported",
-    "reconcile": "reconcile",
-    "repair": "repair",
-    "replay": "replay",
-    "triage": "triage.triage",
+    "drain": "pipelines.drain.drain",
+    "export": "pipelines.export",
+    "read_export": "source.read_export",
+    "reconcile": "pipelines.reconcile",
+    "register": "source.data_source",
+    "repair": "pipelines.repair",
+    "replay": "pipelines.replay",
+    "triage": "pipelines.triage.triage",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.jobs.{_HOMES[name]}"), name)
-
-
-def register(spark: SparkSession, dsn: str | None = None) -> None:
-    """Make `format("pgqueue")` known to a session, for batch and for streams; calling it again replaces the connection.
-
-    A local Spark then starts its workers with this Python, unless PYSPARK_PYTHON or spark.pyspark.python names another.
-
-    In a thread of your own, call it before you write: Spark looks for where to write in the active session of the
-    thread, which only the main thread has by itself, and else says DATA_SOURCE_NOT_FOUND.
-
-    :param dsn: libpq connection string or URL; by default `PGQUEUE_DSN`, or libpq's own variables and service file. It
-        is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
-        plan, configuration or page of Spark.
-    """
-    from airflow_provider_pgqueue.export.database import Database
-    from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
-
-    check_spark(spark)
-    spark.dataSource.register(data_source(Database(dsn or "")))
-    spark.createDataFrame([], "id int")  # makes the session the active one of this thread
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,6 +1,6 @@
 """The pipelines from a shell: `python -m airflow_provider_pgqueue.spark drain …`, or this file for spark-submit.
 
-The words of the signature of a job are the options of its command, and its docstring is the help.
+The words of the signature of a pipeline are the options of its command, and its docstring is the help.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from airflow_provider_pgqueue import __version__, spark  # noqa: E402
 from airflow_provider_pgqueue.core.argument import moment_or_text  # noqa: E402
 from airflow_provider_pgqueue.core.duration import duration_text, parse_duration  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
-from airflow_provider_pgqueue.export.database import Database  # noqa: E402
-from airflow_provider_pgqueue.spark.jobs.job import Summary, as_line, raised_in_spark  # noqa: E402
+from airflow_provider_pgqueue.export.connection import Database  # noqa: E402
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Summary, as_line, raised_in_spark  # noqa: E402
 
 PIPELINES: Final = ("drain", "export", "repair", "triage", "replay", "reconcile")
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
@@ -40,7 +40,7 @@ _NO_DSN: Final = (
     "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "
     "in its event log. Set PGQUEUE_DSN, or PGSERVICE, PGHOST, PGPASSFILE, … where the driver starts."
 )
-# What these mean in every job.
+# What these mean in every pipeline.
 _SHARED: Final = {
     "run_id": "A run that finished under this name is not done again. Default: a new name.",
     "parallelism": "How many tasks talk to PostgreSQL at once, at most as many as it has connections for. Default: 8.",
@@ -50,15 +50,15 @@ _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n(?!:).+)*)", re.M)
 _MAY_BE_ZERO: Final = frozenset({"give_up_after"})
 
 
-def command(job: Callable[..., Summary]) -> click.Command:
-    """Return the command of a job.
+def command(pipeline: Callable[..., Summary]) -> click.Command:
+    """Return the command of a pipeline.
 
     Each argument is an option, `run_id` is `--run-id`, but for `spark` and `dsn`: the session is made once the options
     are valid and stopped at the end, and there is no connection string on a command line. What takes several values
     may be repeated. The summary is printed on standard output, and written to the file that `PGQUEUE_SUMMARY` names.
     """
-    hints, texts = typing.get_type_hints(job), _texts(job)
-    arguments = [each for each in inspect.signature(job).parameters.values() if each.name not in ("spark", "dsn")]
+    hints, texts = typing.get_type_hints(pipeline), _texts(pipeline)
+    arguments = [each for each in inspect.signature(pipeline).parameters.values() if each.name not in ("spark", "dsn")]
     options: list[click.Parameter] = [_option(each, hints[each.name], texts) for each in arguments]
 
     @click.pass_context
@@ -66,7 +66,7 @@ def command(job: Callable[..., Summary]) -> click.Command:
         Database()  # refuses a connection string that cannot be read before Java starts
         spark = _session(context)
         try:
-            line = as_line(job(spark, **given))
+            line = as_line(pipeline(spark, **given))
             click.echo(line)
             if path := os.environ.get(_SUMMARY_FILE):
                 Path(path).write_text(line)
@@ -75,12 +75,12 @@ def command(job: Callable[..., Summary]) -> click.Command:
 
     short = texts[""].partition("\n")[0]
     given = [*options, _DEBUG, _REFUSED_DSN]
-    return click.Command(job.__name__, params=given, callback=callback, help=texts[""], short_help=short)
+    return click.Command(pipeline.__name__, params=given, callback=callback, help=texts[""], short_help=short)
 
 
-def _texts(job: Callable[..., Summary]) -> Mapping[str, str]:
-    """Return the help of each argument, and under the empty name that of the job."""
-    doc = inspect.getdoc(job) or ""
+def _texts(pipeline: Callable[..., Summary]) -> Mapping[str, str]:
+    """Return the help of each argument, and under the empty name that of the pipeline."""
+    doc = inspect.getdoc(pipeline) or ""
     found = {name: " ".join(text.split()) for name, text in _PARAM.findall(doc)}
     return {**_SHARED, **found, "": doc.partition("\n:")[0]}
 
@@ -162,7 +162,7 @@ def _session(context: click.Context) -> SparkSession:
     master = context.obj["master"]
     spark = (builder.master(master) if master else builder).getOrCreate()
     shuffle_locally(spark)
-    # PySpark's own handler cancels the tasks before a job can let them finish what they have in hand.
+    # PySpark's own handler cancels the tasks before a pipeline can let them finish what they have in hand.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark

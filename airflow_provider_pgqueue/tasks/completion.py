@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, duration, optional, truth
+from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, truth
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.core.message import MessageOutcome
@@ -30,7 +29,6 @@ COMPLETION_RULES: Final[Mapping[str, Rule]] = {
     "deferrable": truth,
     "poll_interval": POLL_INTERVAL,
 }
-WAIT_TIMEOUT: Final = optional(duration(timedelta(milliseconds=1), timedelta(days=3660)))
 
 
 class AwaitsMessages(QueueTask):

@@ -36,7 +36,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
-from airflow_provider_pgqueue.tasks.telemetry import headers_of, note_published, task_of
+from airflow_provider_pgqueue.tasks.telemetry import headers_of, record_published, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -192,7 +192,7 @@ class PublishTask(QueueTask):
         self._say(published.count, "in all", began_at)
         self.message_ids = published.awaited
         self.lineage_rows = published.count
-        note_published(self.queue_name, published.count)
+        record_published(self.queue_name, published.count)
         if published.duplicate_of is not None and self.on_conflict == "skip":
             self._warn_of_duplicates(published)
         return published

@@ -41,20 +41,20 @@ class ConsumerTelemetry:
     """Counts what a consumer leases and how its messages end, times how long they waited, and watches its handler.
 
     The consumer calls `handle` or `handle_batch` in place of the `handler`, which times each call and puts it in a
-    span. `note_lease` and `note_batch` are for the hooks of `Consumer.drain`.
+    span. `record_lease` and `record_batch` are for the hooks of `Consumer.drain`.
     """
 
     queue_name: str
     handler: Callable[[Any], Any]
     _seen: Counter[str] = field(init=False, default_factory=Counter)
 
-    def note_lease(self, lease: Lease) -> None:
+    def record_lease(self, lease: Lease) -> None:
         """Count the messages of a lease, and record the longest wait."""
         oldest = min(message.created_at for message in lease.messages)
         _count("leased", len(lease.messages), self._queue)
         _time("waited", datetime.now(UTC) - oldest, self._queue)
 
-    def note_batch(self, counts: Mapping[str, int]) -> None:
+    def record_batch(self, counts: Mapping[str, int]) -> None:
         """Count how the messages of the last batch ended; `counts` are the sums so far."""
         for result, number in (Counter(counts) - self._seen).items():
             # In the name too: plain statsd has no tags.
@@ -145,20 +145,20 @@ def name_of(context: Context) -> str:
     return f"{task_of(context)}/{context['ti'].try_number}@{process_name()}"
 
 
-def note_published(queue_name: str, number: int) -> None:
+def record_published(queue_name: str, number: int) -> None:
     """Count messages that were published."""
     if number:
         _count("published", number, {"queue": queue_name})
 
 
-def note_remedies(queue_name: str | None, summary: Mapping[str, Any]) -> None:
+def record_remedies(queue_name: str | None, summary: Mapping[str, Any]) -> None:
     """Count what became of dead messages."""
     for name in ("requeued", "dismissed"):
         if summary[name] and not summary["dry_run"]:
             _count(name, summary[name], {"queue": queue_name or "all"})
 
 
-def note_doorbell(doorbell: Mapping[str, Any]) -> None:
+def record_doorbell(doorbell: Mapping[str, Any]) -> None:
     """Show what a doorbell says: how many are ready or dead, and the age of the oldest in seconds."""
     for key, name in _IN_DOORBELLS.items():
         if key in doorbell:
@@ -166,12 +166,12 @@ def note_doorbell(doorbell: Mapping[str, Any]) -> None:
             _show(name, doorbell[key], {"queue": doorbell["queue_name"]})
 
 
-def note_dispatches(queue_name: str, dag_id: str, open_: list[Dispatch]) -> None:
+def record_dispatches(queue_name: str, dag_id: str, open_: list[Dispatch]) -> None:
     """Show how many dispatches of a queue to a DAG are open."""
     _show("dispatches_open", len(open_), {"queue": queue_name, "dag_id": dag_id})
 
 
-def note_status(queues: list[QueueStatus]) -> None:
+def record_status(queues: list[QueueStatus]) -> None:
     """Show the numbers of queues."""
     for queue in queues:
         tags = {"queue": queue.queue_name}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import ClassVar, Required, Unpack
 
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, duration, optional, truth
+from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, WAIT_TIMEOUT, Rule, optional, truth
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments, QueueTask, TaskArguments
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
@@ -42,7 +41,7 @@ class WaitingTask(QueueTask):
         "queue_name": argument.queue_name,
         "topic": optional(argument.topic_pattern),
         "wait_for_messages": truth,
-        "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
+        "wait_timeout": optional(WAIT_TIMEOUT),
         "poll_interval": POLL_INTERVAL,
     }
 

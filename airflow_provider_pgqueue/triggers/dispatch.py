@@ -18,9 +18,9 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.dispatch import reconcile
+from airflow_provider_pgqueue.dispatch.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.telemetry import note_dispatches
+from airflow_provider_pgqueue.tasks.telemetry import record_dispatches
 from airflow_provider_pgqueue.triggers.doorbell import TriggerArguments
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
@@ -86,5 +86,5 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             _, unstarted = reconcile(conn, self.queue_name, self.dag_id)
             found = run(conn, verbs.open_dispatches(self.queue_name, self.dag_id))
-        note_dispatches(self.queue_name, self.dag_id, found)
+        record_dispatches(self.queue_name, self.dag_id, found)
         return len(found), len(unstarted)

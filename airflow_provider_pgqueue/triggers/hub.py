@@ -23,6 +23,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED, NEW_MESSAGE, QUEUE_BROKEN
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect_async
 from airflow_provider_pgqueue.core.errors import (
@@ -32,12 +33,12 @@ from airflow_provider_pgqueue.core.errors import (
     PgQueueError,
     QueueError,
 )
-from airflow_provider_pgqueue.core.listener import CHANNELS, Listener
+from airflow_provider_pgqueue.core.listener import Listener
 from airflow_provider_pgqueue.core.message import ClosedQueue
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.tasks.telemetry import note_doorbell
+from airflow_provider_pgqueue.tasks.telemetry import record_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
-_FINISHED: Final = "message_finished"
-_BROKEN: Final = "queue_broken"
 _LONGEST: Final = 10.0  # seconds that the first connection waits for its arguments before the log says so
 _RAREST: Final = 300.0  # seconds between two tries of a question that takes too long
 _IF_SLOW: Final = "The server is slow, or statement_timeout of this login too short: messages.health() may say why."
@@ -92,7 +91,7 @@ async def rings(conn_id: str, watch: Watch, times: HubTimes = HubTimes()) -> Asy
     try:
         while True:
             doorbell = await waiting.next()
-            note_doorbell(doorbell)
+            record_doorbell(doorbell)
             yield doorbell
     finally:
         hub.leave(waiting)
@@ -177,7 +176,7 @@ class _Pace:
     failures: int = 0
     at: float = -math.inf
 
-    def note(self, took: float, now: float) -> float:
+    def record(self, took: float, now: float) -> float:
         """Return the pause after a question that took so long."""
         pause = min(took * 2.0 ** min(self.failures, 10), _RAREST)
         # Looks are so far apart in any case.
@@ -197,7 +196,7 @@ class _Hub:
             self._look,
             min_gap=times.min_gap,
             deadline=None,
-            channels=(*CHANNELS, _FINISHED, _BROKEN),
+            channels=(NEW_MESSAGE, DEAD_MESSAGE, MESSAGE_FINISHED, QUEUE_BROKEN),
             name=f"Airflow connection {conn_id!r}",
         )
         self._known: dict[str, Any] | None = None
@@ -329,12 +328,12 @@ class _Hub:
                 self._apart.add(asked[0].question)
                 return [timedelta(0)]
             pace.failures += 1
-            pause = pace.note(clock() - began, clock())
+            pause = pace.record(clock() - began, clock())
             for waiting in asked:
                 waiting.see_slow(clock() - began, pause)
             return [timedelta(seconds=pause)]
         pace.failures = 0
-        pace.note(clock() - began, clock())
+        pace.record(clock() - began, clock())
         return wishes
 
     async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> list[timedelta]:

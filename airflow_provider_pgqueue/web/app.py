@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from airflow_provider_pgqueue.core import errors
-from airflow_provider_pgqueue.core.errors import PgQueueError, translate
+from airflow_provider_pgqueue.core.errors import PgQueueError, text_without_values, translate
 from airflow_provider_pgqueue.web import actions, message, messages, queue, queues, run
 from airflow_provider_pgqueue.web.guard import with_headers
 from airflow_provider_pgqueue.web.html import error_page
@@ -151,8 +151,6 @@ def _is_of_libpq(known: PgQueueError, error: Any) -> bool:
 def _told(error: Exception) -> tuple[int, str, str | None]:
     """Return a status, what is wrong, and the fix."""
     if not isinstance(error, PgQueueError):
-        # The driver appends DETAIL and CONTEXT, which may quote a body.
-        diag = getattr(error, "diag", None)
-        return 500, (diag and diag.message_primary) or type(error).__name__, None
+        return 500, text_without_values(error), None
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
     return status, error.problem.rstrip("."), error.fix

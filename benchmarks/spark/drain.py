@@ -11,8 +11,8 @@ import psycopg
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core import Consumer, Message, Outcome, Success
-from airflow_provider_pgqueue.export.database import Database
-from airflow_provider_pgqueue.spark.jobs.drain.task import Share
+from airflow_provider_pgqueue.export.connection import Database
+from airflow_provider_pgqueue.spark.pipelines.drain.task import Share
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.report import Line, Row
 from benchmarks.spark.place import Contestant, Place, execute

@@ -798,11 +798,11 @@ COMMENT ON COLUMN messages.history_total.expired IS 'Archived as expired.';
 COMMENT ON COLUMN messages.history_total.cancelled IS 'Archived as cancelled.';
 COMMENT ON COLUMN messages.history_total.attempts IS 'Deliveries that the archived messages took.';
 
-CREATE TABLE messages.history_note (
+CREATE TABLE messages.history_minute (
     recorded_at timestamptz PRIMARY KEY
 );
-COMMENT ON TABLE messages.history_note IS 'The minutes in which an upkeep recorded the history.';
-COMMENT ON COLUMN messages.history_note.recorded_at IS 'Where the minute begins.';
+COMMENT ON TABLE messages.history_minute IS 'The minutes in which an upkeep recorded the history.';
+COMMENT ON COLUMN messages.history_minute.recorded_at IS 'Where the minute begins.';
 
 CREATE TABLE messages.history_progress (
     only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
-from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, note_dispatches
+from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, record_dispatches
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 
@@ -75,8 +75,8 @@ def main() -> None:
     PgQueueConsumeOperator(task_id="consume", queue_name="orders", apply_function=judge).execute(context)
     PgQueueRequeueOperator(task_id="requeue", queue_name="orders", results=["rejected"]).execute(context)
     PgQueueUpkeepOperator(task_id="upkeep", with_metrics=True).execute(context)
-    note_dispatches("orders", "pack", hook.run(verbs.open_dispatches("orders")))
-    ConsumerTelemetry("orders", judge).note_batch({"lost": 2})
+    record_dispatches("orders", "pack", hook.run(verbs.open_dispatches("orders")))
+    ConsumerTelemetry("orders", judge).record_batch({"lost": 2})
 
 
 if __name__ == "__main__":

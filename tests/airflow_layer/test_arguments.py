@@ -25,7 +25,7 @@ from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, MessageWatch, Watch
-from tests.airflow_layer.of_airflow import DagBag, TaskDeferred
+from tests.airflow_layer.airflow_versions import DagBag, TaskDeferred
 from tests.waiting import async_until
 
 Queue = Callable[..., str]

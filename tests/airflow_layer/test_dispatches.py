@@ -9,12 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue import dispatch
 from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.dispatch import dag_runs
+from airflow_provider_pgqueue.dispatch import dag_runs, dispatch
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.plugins import dispatch_listener

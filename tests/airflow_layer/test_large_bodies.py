@@ -32,7 +32,7 @@ from airflow_provider_pgqueue.operators.publish import (
     PgQueueRequestOperator,
 )
 from airflow_provider_pgqueue.operators.upkeep import PgQueueCleanBodiesOperator
-from tests.airflow_layer.of_airflow import AirflowSkipException, TaskDeferred
+from tests.airflow_layer.airflow_versions import AirflowSkipException, TaskDeferred
 from tests.airflow_layer.test_remedies import example
 
 Connection = psycopg.Connection[Any]

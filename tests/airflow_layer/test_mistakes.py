@@ -40,7 +40,7 @@ from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
-from tests.airflow_layer.of_airflow import (
+from tests.airflow_layer.airflow_versions import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,

@@ -49,7 +49,7 @@ from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.tasks.task import DOUBLED
-from tests.airflow_layer.of_airflow import (
+from tests.airflow_layer.airflow_versions import (
     AIRFLOW,
     AirflowException,
     AirflowFailException,

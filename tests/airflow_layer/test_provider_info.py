@@ -13,7 +13,7 @@ from airflow.providers_manager import ProvidersManager
 
 from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.get_provider_info import get_provider_info
-from tests.airflow_layer.of_airflow import ProvidersManagerTaskRuntime
+from tests.airflow_layer.airflow_versions import ProvidersManagerTaskRuntime
 
 PACKAGE = "airflow-provider-pgqueue"
 

@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
-from tests.airflow_layer.of_airflow import (
+from tests.airflow_layer.airflow_versions import (
     AIRFLOW,
     AirflowException,
     AirflowSensorTimeout,

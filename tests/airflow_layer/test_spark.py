@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_pgqueue.core import InvalidArgument, verbs
 from airflow_provider_pgqueue.core import run as perform
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
-from tests.airflow_layer.of_airflow import AirflowException, AirflowFailException
+from tests.airflow_layer.airflow_versions import AirflowException, AirflowFailException
 from tools import ROOT
 
 pytestmark = [

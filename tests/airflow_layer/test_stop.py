@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.tasks.telemetry import task_of
-from tests.airflow_layer.of_airflow import AirflowException
+from tests.airflow_layer.airflow_versions import AirflowException
 from tests.waiting import PATIENCE, until
 
 Connection = psycopg.Connection[Any]

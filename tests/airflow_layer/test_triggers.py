@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTri
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
-from tests.airflow_layer.of_airflow import deserialize, serialize
+from tests.airflow_layer.airflow_versions import deserialize, serialize
 from tests.waiting import async_until
 
 Connection = psycopg.Connection[Any]

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator
 
 from airflow_provider_pgqueue.sensors.result import SensorArguments
 from airflow_provider_pgqueue.tasks.task import CommonArguments, TaskArguments
-from tests.airflow_layer.of_airflow import AIRFLOW
+from tests.airflow_layer.airflow_versions import AIRFLOW
 
 ROOT = Path(__file__).parents[2]
 OF_NO_USE = {"self", "kwargs", "sla"}

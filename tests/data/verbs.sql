@@ -1,4 +1,4 @@
--- Each verb as a client calls it that knows nothing of types; $q stands for the queue. Read by tests/core/install/test_settings.py.
+-- Each verb as a client calls it that knows nothing of types; $q stands for the queue. Read by tests/core/connection/test_settings.py.
 -- create_queue
 SELECT messages.create_queue('$q', max_attempts => 2, backoff_first => '0', dedup_window => '90 minutes');
 -- alter_queue

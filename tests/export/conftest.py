@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_pgqueue.core.client import ZERO
 from airflow_provider_pgqueue.export import export_archive, export_files
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.export.export import Threads
 from airflow_provider_pgqueue.export.exporter import Exporter
 from airflow_provider_pgqueue.export.target import Target

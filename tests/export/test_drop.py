@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.core.client import one
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.export.chunk import checksum_of
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.export.manifest import Manifest
 from airflow_provider_pgqueue.export.target import Target
 from tests.archive import change, cut, damage, die, exists, files, make_partition, manifest_of, rows_in_archive

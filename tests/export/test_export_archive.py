@@ -29,7 +29,7 @@ from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, Per
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ExportError, SchemaMissing
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.export import export_archive, export_files, exported_queues
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.export.export import Threads
 from airflow_provider_pgqueue.export.target import Target
 from tests.archive import change, cut, exists, files, ids_in_data, make_partition, manifest_of, rows_in_archive

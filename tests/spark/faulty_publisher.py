@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.util import InheritableThread
 
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, data_source
 from airflow_provider_pgqueue.spark.source.staging import StagedRows
 from airflow_provider_pgqueue.spark.source.writer import (

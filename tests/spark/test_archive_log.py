@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.errors import BeforeArchive
-from airflow_provider_pgqueue.export.database import Database, Session
+from airflow_provider_pgqueue.export.connection import Database, Session
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.log_end import LogPace, LogPlan, LogWatch, Stretch
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE

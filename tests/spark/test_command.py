@@ -1,4 +1,4 @@
-"""The face of the jobs and their one command line: one signature, one word per concept."""
+"""The face of the pipelines and their one command line: one signature, one word per concept."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain, register
 from airflow_provider_pgqueue.spark.__main__ import command, shuffle_locally
 
-JOBS = tuple(getattr(face, name) for name in command_line.PIPELINES)
-# What each job has.
+PIPELINES = tuple(getattr(face, name) for name in command_line.PIPELINES)
+# What each pipeline has.
 EACH = {"spark", "run_id", "dsn", "parallelism"}
 OTHER_WORDS = {
     "begin", "connections", "database", "end", "end_at", "first_at", "from_", "max_connections", "options",
@@ -26,41 +26,45 @@ OTHER_WORDS = {
 }  # fmt: skip
 
 
-def arguments(job: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(job).parameters)
+def arguments(pipeline: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(pipeline).parameters)
 
 
-def test_the_face_has_the_jobs_and_what_goes_with_them() -> None:
+def test_the_face_has_the_pipelines_and_what_goes_with_them() -> None:
     assert sorted(face.__all__) == sorted([*command_line.PIPELINES, "register", "read_export"])
     assert all(callable(getattr(face, name)) for name in face.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'pipelines'"):
-        face.pipelines  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        face.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["spark", "queues", "since", "until", "run_id", "dsn", "parallelism"])
 def test_a_word_is_the_same_argument_in_each_job(name: str) -> None:
-    having = [arguments(job)[name] for job in JOBS if name in arguments(job)]
-    assert len(having) == len(JOBS) if name in EACH else len(having) > 2
+    having = [arguments(pipeline)[name] for pipeline in PIPELINES if name in arguments(pipeline)]
+    assert len(having) == len(PIPELINES) if name in EACH else len(having) > 2
     assert len({(each.kind, each.annotation, each.default) for each in having}) == 1
 
 
 def test_all_but_the_session_is_given_by_name_and_nothing_has_a_second_name() -> None:
-    for job in JOBS:
-        kinds = {name: argument.kind for name, argument in arguments(job).items()}
+    for pipeline in PIPELINES:
+        kinds = {name: argument.kind for name, argument in arguments(pipeline).items()}
         assert kinds.pop("spark") is inspect.Parameter.POSITIONAL_OR_KEYWORD
         assert set(kinds.values()) == {inspect.Parameter.KEYWORD_ONLY}
         assert not OTHER_WORDS & set(kinds)
 
 
-@pytest.mark.parametrize("job", [job for job in JOBS if "until" in arguments(job)], ids=lambda job: job.__name__)
-def test_a_time_that_is_not_clear_is_refused(job: Callable[..., Any], session: SparkSession, dsn: str) -> None:
+@pytest.mark.parametrize(
+    "pipeline",
+    [pipeline for pipeline in PIPELINES if "until" in arguments(pipeline)],
+    ids=lambda pipeline: pipeline.__name__,
+)
+def test_a_time_that_is_not_clear_is_refused(pipeline: Callable[..., Any], session: SparkSession, dsn: str) -> None:
     moment = datetime(2026, 1, 31, 8)
     for time in ("since", "until"):
         with pytest.raises(InvalidArgument, match=f"{time} is datetime.datetime.* Give a datetime with a time zone"):
-            job(session, dsn=dsn, **{time: moment})
+            pipeline(session, dsn=dsn, **{time: moment})
     aware = moment.astimezone()
     with pytest.raises(InvalidArgument, match="Give an end after the beginning"):
-        job(session, dsn=dsn, since=aware, until=aware)
+        pipeline(session, dsn=dsn, since=aware, until=aware)
 
 
 @pytest.mark.parametrize("name", command_line.PIPELINES)

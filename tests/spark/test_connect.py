@@ -1,4 +1,4 @@
-"""The jobs over Spark Connect, where no JVM is in the driver's process. The server is the Spark of the other tests."""
+"""The pipelines over Spark Connect, with no JVM in the driver's process. The server is the Spark of the other tests."""
 
 from __future__ import annotations
 

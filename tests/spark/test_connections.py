@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import drain, register
-from airflow_provider_pgqueue.spark.jobs.drain.task import Share
+from airflow_provider_pgqueue.spark.pipelines.drain.task import Share
 from airflow_provider_pgqueue.spark.source.read import RangeReader
 from airflow_provider_pgqueue.spark.source.tables import table_of
 from tests.core.roles.test_roles import logins

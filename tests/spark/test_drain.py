@@ -429,7 +429,7 @@ def test_the_zip_has_what_a_worker_needs_and_the_same_bytes_every_time(tmp_path:
     first, second = package(tmp_path / "a.zip"), package(tmp_path / "b.zip")
     assert first.read_bytes() == second.read_bytes()
     look = (
-        "import airflow_provider_pgqueue.spark.__main__, airflow_provider_pgqueue.spark.jobs.drain.task as share;"
+        "import airflow_provider_pgqueue.spark.__main__, airflow_provider_pgqueue.spark.pipelines.drain.task as share;"
         "from airflow_provider_pgqueue.core.migrations import code_version;"
         "print(share.__file__, code_version())"
     )

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_pgqueue.core import HandlerBroken, InvalidArgument, run, verbs
-from airflow_provider_pgqueue.export.database import Database
-from airflow_provider_pgqueue.spark.jobs.drain.task import Share
+from airflow_provider_pgqueue.export.connection import Database
+from airflow_provider_pgqueue.spark.pipelines.drain.task import Share
 from tests.waiting import until
 from tools import ROOT
 

@@ -17,12 +17,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_pgqueue import spark as jobs
+from airflow_provider_pgqueue import spark as pipelines
 from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import register
-from airflow_provider_pgqueue.spark.jobs.job import raised_in_spark
+from airflow_provider_pgqueue.spark.pipelines.pipeline import raised_in_spark
 from tests.archive import make_partition
 from tests.core.roles.test_roles import logins
 
@@ -256,11 +256,11 @@ LISTS = {
 def test_a_list_without_a_name_does_not_stand_for_everything(session: SparkSession, conn: Connection) -> None:
     more = {"repair": {"function": f"{FUNCTIONS}:keep"}, "export": {"target": "/nowhere"}}
     none: Any
-    for job, names in LISTS.items():
+    for pipeline, names in LISTS.items():
         for name in names:
             for none in ([], "", [""], [None]):
                 with pytest.raises(errors.InvalidArgument, match=f"{name} is .*Give names, or leave it out for all"):
-                    getattr(jobs, job)(session, **{name: none}, **more.get(job, {}))
+                    getattr(pipelines, pipeline)(session, **{name: none}, **more.get(pipeline, {}))
     assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
 
 

@@ -44,7 +44,7 @@ main(spark, DSN, Path(FOLDER))
 import psycopg
 from pyspark.errors import StreamingQueryException
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 
 def keep(batch, number):
@@ -121,14 +121,14 @@ Path(FOLDER, spark.conf.get("spark.sql.shuffle.partitions")).touch()
 """,
     # Late, because a publisher waits only so long for a key that another transaction uses.
     "replay": """
-import airflow_provider_pgqueue.spark.jobs.replay as module
+import airflow_provider_pgqueue.spark.pipelines.replay as module
 module._CHUNK = 10
 module.replay(spark, run_id="killed", to_queue="again", parallelism=2, dsn=DSN)
 """,
     # The target is copied before each change of a file: a kill then would leave just that.
     "export": """
 import os, shutil
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.export.target import Target
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
 from airflow_provider_pgqueue.spark.source.tables import LEASED, table_of
 from tests.core.roles.test_roles import logins

@@ -15,7 +15,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.export.database import Database, rows
+from airflow_provider_pgqueue.export.connection import Database, rows
 from airflow_provider_pgqueue.spark import (
     drain,
     export,
@@ -136,7 +136,7 @@ def follow(session: SparkSession, **options: str) -> int:
 
 
 SINCE = datetime.now(UTC) - timedelta(days=100)
-JOBS: dict[str, tuple[Callable[..., Any], dict[str, Any], str, Any]] = {
+PIPELINES: dict[str, tuple[Callable[..., Any], dict[str, Any], str, Any]] = {
     "triage": (triage, {"since": SINCE}, "dead", 40),
     "reconcile": (reconcile, {"slow_after": timedelta(days=1)}, "messages", 210),
     "repair": (repair, {"queue": "orders", "function": keep, "dry_run": True}, "requeued", 0),
@@ -159,8 +159,8 @@ def test_reads_streams_and_jobs_give_each_row_once_in_the_styles_that_a_database
     assert session.read.format("pgqueue").options(table="queue").load().count() == 10
     log = {"table": "archive", "startingOffsets": SINCE.isoformat(), "failOnDataLoss": "false"}
     assert follow(session, **log) == 200
-    for job, (start, given, counted, number) in JOBS.items():
-        assert start(session, dsn=pooled_dsn, **given)[counted] == number, job
+    for pipeline, (start, given, counted, number) in PIPELINES.items():
+        assert start(session, dsn=pooled_dsn, **given)[counted] == number, pipeline
     assert follow(session, table="queue", queue="orders", streamName="packer") == 20
     # Locks of sessions would stay with a session of the pool.
     assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0

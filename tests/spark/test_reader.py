@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied
 from airflow_provider_pgqueue.core.errors import InvalidQueueName, SchemaMissing, SchemaTooOld
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.source.options import names
 from airflow_provider_pgqueue.spark.source.read import OPTIONS, RangeReader

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import reconcile
-from airflow_provider_pgqueue.spark.jobs.job import raised_in_spark
+from airflow_provider_pgqueue.spark.pipelines.pipeline import raised_in_spark
 
 Connection = psycopg.Connection[Any]
 Reconcile = Callable[..., dict[str, Any]]

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.spark import drain, register
-from airflow_provider_pgqueue.spark.jobs.job import Job
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline
 
 Connection = psycopg.Connection[Any]
 
@@ -65,5 +65,5 @@ def test_run_it_again_is_said_where_it_may_help(
 
     caplog.set_level(logging.ERROR)
     with pytest.raises(type(error)):
-        Job.of(session, "replay", "nightly", dsn, None).once(fail)
+        Pipeline.of(session, "replay", "nightly", dsn, None).once(fail)
     assert ("run it again" in caplog.text) is helps

@@ -18,10 +18,10 @@ from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
-from airflow_provider_pgqueue.core.cause import Period
+from airflow_provider_pgqueue.core.dead_causes import Period
 from airflow_provider_pgqueue.spark import triage
-from airflow_provider_pgqueue.spark.jobs.triage.causes import Causes
-from airflow_provider_pgqueue.spark.jobs.triage.report import render, write_report
+from airflow_provider_pgqueue.spark.pipelines.triage.causes import Causes
+from airflow_provider_pgqueue.spark.pipelines.triage.report import render, write_report
 from tests.core.roles.test_roles import logins
 
 Connection = psycopg.Connection[Any]

@@ -35,7 +35,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 from airflow_provider_pgqueue.spark.source.writer import (
@@ -554,7 +554,7 @@ def test_of_many_attempts_of_a_partition_one_publishes(conn: Connection, stage: 
 KILLED_TASK = """
 import signal, sys
 import pyarrow as pa
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source import staging
 
 def copy_and_hang(*arguments):

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.conftest import Connection
-from tests.past import died_at
+from tests.dead_messages import died_at
 from tests.web.conftest import Browse
 
 HERE = {"Sec-Fetch-Site": "same-origin"}

@@ -1,6 +1,6 @@
 -- The upkeep looked once, and the pictures show a day: how deep the queues were in each minute of it.
 ANALYZE messages.history, messages.dead_message;
-INSERT INTO messages.history_note (recorded_at)
+INSERT INTO messages.history_minute (recorded_at)
 SELECT minute FROM generate_series(date_trunc('minute', clock_timestamp() - interval '1 day'), clock_timestamp(), '1 minute') AS minute
 ON CONFLICT DO NOTHING;
 UPDATE messages.history h

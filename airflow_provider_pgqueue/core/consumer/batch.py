@@ -71,13 +71,13 @@ class Settler:
     def judge(self, ids: Iterable[int]) -> None:
         """Tell the breaker the outcomes of one call, after all are gathered, because it may raise at any of them."""
         for id_ in ids:
-            self.breaker.note(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
+            self.breaker.record(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
 
     def leave(self, ids: Sequence[int], why: TimeIsUp) -> None:
         """Stop renewing the messages of a call that hangs."""
         self.lease.expire(ids)
         self.counts["timed_out"] += len(ids)
-        self.breaker.note_hanging(ids, why)
+        self.breaker.record_hanging(ids, why)
 
     def settle_when_due(self) -> None:
         """Settle what is gathered if that was last done a second ago."""
@@ -94,7 +94,7 @@ class Settler:
         # Cleared only now: after an error it is tried again.
         counted = self._count()
         for id_ in sorted(lease.unkept & counted):
-            self.breaker.note_unkept(id_, attempts=lease.attempt(id_))
+            self.breaker.record_unkept(id_, attempts=lease.attempt(id_))
 
     def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
         """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
@@ -201,7 +201,7 @@ class Batch(Settler):
                 part.append(bodies.read(message))
                 room -= size
             except Exception as error:
-                self._note(message, self.outcome(message, error, None))
+                self._record(message, self.outcome(message, error, None))
         if part:
             yield part
 
@@ -232,7 +232,7 @@ class Batch(Settler):
                 continue
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
-                self._note(message, self.outcome(message, error, None))
+                self._record(message, self.outcome(message, error, None))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
@@ -242,7 +242,7 @@ class Batch(Settler):
                 self.judge([message.id])
                 raise
             else:
-                self._note(message, PLAIN if returned is None else self._checked(message, returned))
+                self._record(message, PLAIN if returned is None else self._checked(message, returned))
         self._began_all = True
 
     def _all_at_once(self, handle_batch: BatchHandler, messages: list[Message], stop: Callable[[], bool]) -> None:
@@ -327,9 +327,9 @@ class Batch(Settler):
             self.gather(message.id, Retry(details=storable(str(error)), failure=describe(error), count_attempt=False))
             raise
 
-    def _note(self, message: Message, outcome: Outcome) -> None:
+    def _record(self, message: Message, outcome: Outcome) -> None:
         self.gather(message.id, outcome)
-        self.breaker.note(message.id, outcome, attempts=message.attempts)
+        self.breaker.record(message.id, outcome, attempts=message.attempts)
         self.settle_when_due()
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:

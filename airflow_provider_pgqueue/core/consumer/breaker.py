@@ -11,8 +11,8 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.cause import masked
 from airflow_provider_pgqueue.core.consumer.calls import TimeIsUp
+from airflow_provider_pgqueue.core.dead_causes import masked
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -64,7 +64,7 @@ class Breaker:
         self.handled = 0
         self.failed = 0
 
-    def note(self, id_: int, outcome: Outcome, *, attempts: int) -> None:
+    def record(self, id_: int, outcome: Outcome, *, attempts: int) -> None:
         """Count the outcome of an attempt, and log a failure; HandlerBroken if it is one too many."""
         self.handled += 1
         failure = failure_of(outcome)
@@ -97,7 +97,7 @@ class Breaker:
                 "many it stops; 0 never stops.",
             )
 
-    def note_fine(self, ids: Sequence[int]) -> None:
+    def record_fine(self, ids: Sequence[int]) -> None:
         """Count messages that succeeded, at the price of a few."""
         if not self._first:
             return
@@ -111,12 +111,12 @@ class Breaker:
         self._seen.update(dict.fromkeys(ids[-looks_back:]))
         self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - looks_back), None))
 
-    def note_unkept(self, id_: int, *, attempts: int) -> None:
+    def record_unkept(self, id_: int, *, attempts: int) -> None:
         """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
         self.handled -= 1  # as what its handler returned it was counted before
-        self.note(id_, Failed("", failure={"error": _UNKEPT}), attempts=attempts)
+        self.record(id_, Failed("", failure={"error": _UNKEPT}), attempts=attempts)
 
-    def note_hanging(self, ids: Sequence[int], why: TimeIsUp) -> None:
+    def record_hanging(self, ids: Sequence[int], why: TimeIsUp) -> None:
         """Count the messages of a call that exceeded its time, and log it; HandlerBroken if too many calls hang."""
         self.handled += len(ids)
         self.failed += len(ids)

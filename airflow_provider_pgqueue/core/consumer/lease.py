@@ -37,8 +37,8 @@ class Lease(Held, Sequence[Message]):
     dies loses nothing: its leases expire.
 
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unkept` has the ids whose
-    outcome could not be kept, so that they were archived as failed. The holder may note in `in_hand` the ids that it is
-    handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
+    outcome could not be kept, so that they were archived as failed. The holder may record in `in_hand` the ids that
+    it is handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
     that the last renewal may be undone, because a transaction of somebody else was open on the connection.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.

@@ -43,7 +43,7 @@ def begin_partitions(run_id: str, *, queue_name: str | None = None) -> Statement
 def publish_partition(
     stage_id: str, run_id: str, winner: str, *, queue_name: str | None = None, dedup_window: str | None = None
 ) -> Statement[dict[str, Any]]:
-    """Publish one staged partition of a run and note it with the run; nothing, and `repeated`, if that was done before.
+    """Publish one staged partition of a run and record it with the run; nothing, and `repeated`, if it was done before.
 
     `winner` is a JSON object with `partition`, `attempt` and `rows`. Raises InvalidArgument if the partition had
     another number of rows before, StageIncomplete if rows are gone; then nothing is published.

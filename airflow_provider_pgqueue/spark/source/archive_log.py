@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database, Session, reading, rows
+from airflow_provider_pgqueue.export.connection import Database, Session, reading, rows
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.log_end import USUAL_PACE, LogEnd, LogPace, LogPlan, LogWatch, Offset
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, compare, conditions

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
 from airflow_provider_pgqueue.spark.source.options import check_names, choice, names
@@ -33,6 +33,23 @@ from airflow_provider_pgqueue.spark.source.writer import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession, dsn: str | None = None) -> None:
+    """Make `format("pgqueue")` known to a session, for batch and for streams; calling it again replaces the connection.
+
+    A local Spark then starts its workers with this Python, unless PYSPARK_PYTHON or spark.pyspark.python names another.
+
+    In a thread of your own, call it before you write: Spark looks for where to write in the active session of the
+    thread, which only the main thread has by itself, and else says DATA_SOURCE_NOT_FOUND.
+
+    :param dsn: libpq connection string or URL; by default `PGQUEUE_DSN`, or libpq's own variables and service file. It
+        is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
+        plan, configuration or page of Spark.
+    """
+    check_spark(spark)
+    spark.dataSource.register(data_source(Database(dsn or "")))
+    spark.createDataFrame([], "id int")  # makes the session the active one of this thread
 
 
 class PgQueueSource(DataSource):

@@ -29,7 +29,7 @@ from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer.settle import Held
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.export.database import Database, Session
+from airflow_provider_pgqueue.export.connection import Database, Session
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
 from airflow_provider_pgqueue.spark.source.tables import LEASED

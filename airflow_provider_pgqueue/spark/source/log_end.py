@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.export.database import Session
+from airflow_provider_pgqueue.export.connection import Session
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument, refused
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database, room, rows
+from airflow_provider_pgqueue.export.connection import Database, room, rows
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.tables import Table, both, compare, conditions, table_of
 

@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
 _CHUNK: Final = 256 * 1024
@@ -107,7 +107,7 @@ class Stage:
         return staged
 
     def publish_partition(self, partition: int, batches: Iterator[pa.RecordBatch], *, run_id: str) -> StagedRows:
-        """Stage the rows of a partition and publish them in one transaction, which notes them with the run.
+        """Stage the rows of a partition and publish them in one transaction, which records them with the run.
 
         Of several attempts one publishes, also if they run at once or after the run has finished. Each slot has a stage
         of its own, so that no attempt reads what another one wrote. Raises what `put` does, and InvalidArgument if the

@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.options import check_names, choice, number
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 
@@ -127,8 +127,8 @@ class PublishWriter(_BatchWriter):
 class PartitionWriter(_BatchWriter):
     """Publishes each partition of a DataFrame in a transaction of its own: its rows or none, each once.
 
-    The database notes how many rows of which partition of a run are published: another attempt then publishes nothing,
-    and the same run again publishes the partitions that are missing.
+    The database records how many rows of which partition of a run are published: another attempt then publishes
+    nothing, and the same run again publishes the partitions that are missing.
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:

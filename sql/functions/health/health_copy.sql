@@ -20,7 +20,7 @@ AS $$
                string_agg(format('ALTER TABLE %s REPLICA IDENTITY FULL', c.oid::regclass), '; ' ORDER BY c.relname)
           FROM pg_publication_tables p JOIN pg_publication b ON b.pubname = p.pubname AND (b.pubupdate OR b.pubdelete)
           JOIN pg_class top ON top.relnamespace = 'messages'::regnamespace AND top.relname = p.tablename
-         -- Of a front, itself and the tables that have its rows: a partition does not take it over.
+         -- Of a door, itself and the tables that have its rows: a partition does not take it over.
          CROSS JOIN LATERAL (SELECT top.oid UNION SELECT t.relid FROM pg_partition_tree(top.oid) t WHERE t.isleaf) part
           JOIN pg_class c ON c.oid = part.oid
          WHERE p.schemaname = 'messages'

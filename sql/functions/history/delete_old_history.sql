@@ -17,7 +17,7 @@ BEGIN
         GET DIAGNOSTICS number = ROW_COUNT;
         deleted := deleted + number;
     END LOOP;
-    DELETE FROM messages.history_note n WHERE n.recorded_at < (SELECT k.since FROM messages.history_begins() k WHERE k.grain = 'minute');
+    DELETE FROM messages.history_minute n WHERE n.recorded_at < (SELECT k.since FROM messages.history_begins() k WHERE k.grain = 'minute');
     DELETE FROM messages.audit a WHERE a.ctid = ANY (ARRAY(
         SELECT o.ctid FROM messages.audit o WHERE o.at < clock_timestamp() - (SELECT p.audit_for FROM messages.history_policy p)
          ORDER BY o.at LIMIT delete_old_history.max_rows));

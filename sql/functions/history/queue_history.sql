@@ -61,7 +61,7 @@ BEGIN
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at AS known,
                -- Whether an upkeep looked is known for as long as minutes are kept.
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at
-               AND (b.at < k.since OR EXISTS (SELECT FROM messages.history_note n
+               AND (b.at < k.since OR EXISTS (SELECT FROM messages.history_minute n
                                                  WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_history.step)) AS seen,
                least(b.at + queue_history.step, p.recorded_at) AS ends_at
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_history.step) AS b (at)

@@ -16,7 +16,7 @@ BEGIN
     WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
     bucket AS MATERIALIZED (
         SELECT b.at, b.at <= p.recorded_at AND b.at + queue_sparklines.step > p.begun_at AS known,
-               b.at < k.since OR EXISTS (SELECT FROM messages.history_note n
+               b.at < k.since OR EXISTS (SELECT FROM messages.history_minute n
                                             WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_sparklines.step) AS seen
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_sparklines.step) AS b (at)
          CROSS JOIN messages.history_progress p JOIN kept k ON k.grain = 'minute'),

@@ -27,12 +27,12 @@ BEGIN
         BEGIN
             PERFORM messages.drop_and_record_partition(old.partition::regclass);
             partitions_dropped := partitions_dropped + 1;
-            PERFORM messages.note_upkeep('apply_retention', old.partition::text);
+            PERFORM messages.record_upkeep_step('apply_retention', old.partition::text);
         EXCEPTION
             WHEN lock_not_available THEN
                 RAISE WARNING 'partition % is being read: retention drops it next time', old.partition;
             WHEN OTHERS THEN
-                PERFORM messages.note_upkeep('apply_retention', old.partition::text, SQLSTATE, SQLERRM);
+                PERFORM messages.record_upkeep_step('apply_retention', old.partition::text, SQLSTATE, SQLERRM);
         END;
     END LOOP;
     IF partitions_dropped > 0 THEN

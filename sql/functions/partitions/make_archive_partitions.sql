@@ -35,14 +35,14 @@ BEGIN
                 EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
                 PERFORM messages.keep_private(format('messages.message_archive_%s', name)::regclass);
                 made := made + 1;
-                PERFORM messages.note_upkeep('make_archive_partitions', name);
+                PERFORM messages.record_upkeep_step('make_archive_partitions', name);
             EXCEPTION
                 WHEN lock_not_available THEN
                     -- All who archive queue up behind this lock. The partitions are made long before they are needed.
                     RAISE WARNING 'the archive is in use: the next upkeep makes its partition from %', begins;
                     RETURN made;
                 WHEN OTHERS THEN
-                    PERFORM messages.note_upkeep('make_archive_partitions', name, SQLSTATE, SQLERRM);
+                    PERFORM messages.record_upkeep_step('make_archive_partitions', name, SQLSTATE, SQLERRM);
             END;
         END IF;
         first := after;

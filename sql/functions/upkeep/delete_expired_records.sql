@@ -21,9 +21,9 @@ BEGIN
     LOOP
         BEGIN
             PERFORM messages.drop_or_empty_stage(stage.number);
-            PERFORM messages.note_upkeep('drop_or_empty_stage', stage.number::text);
+            PERFORM messages.record_upkeep_step('drop_or_empty_stage', stage.number::text);
         EXCEPTION WHEN OTHERS THEN
-            PERFORM messages.note_upkeep('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
+            PERFORM messages.record_upkeep_step('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
         END;
     END LOOP;
 END $$;

@@ -20,10 +20,10 @@ BEGIN
         PERFORM messages.look(here) WHERE NOT more;
         rung := coalesce((SELECT messages.ring(here, 100) FROM messages.queue q
                            WHERE q.queue_name = here AND NOT more AND q.notify <> 'off' AND NOT q.paused AND NOT messages.rings_are_paused()), 0);
-        PERFORM messages.note_upkeep('look_at_next', here);
+        PERFORM messages.record_upkeep_step('look_at_next', here);
     EXCEPTION WHEN OTHERS THEN
         more := false;
-        PERFORM messages.note_upkeep('look_at_next', coalesce(here, ''), SQLSTATE, SQLERRM);
+        PERFORM messages.record_upkeep_step('look_at_next', coalesce(here, ''), SQLSTATE, SQLERRM);
     END;
     queue_name := CASE WHEN more THEN here ELSE
         least((SELECT m.queue_name FROM messages.message_rows m WHERE m.queue_name > here ORDER BY m.queue_name LIMIT 1),

@@ -38,7 +38,7 @@ BEGIN
             ('delete_expired_records', 'SELECT ''{}''::jsonb FROM messages.delete_expired_records()'),
             ('delete_old_history', 'SELECT ''{}''::jsonb FROM messages.delete_old_history()'),
             ('drop_unused_sequences', 'SELECT ''{}''::jsonb FROM messages.drop_unused_sequences()'),
-            ('note_history', 'SELECT jsonb_build_object(''history_rows'', messages.note_history())'),
+            ('record_history', 'SELECT jsonb_build_object(''history_rows'', messages.record_history())'),
             ('apply_retention', 'SELECT jsonb_build_object(''partitions_dropped'', r.partitions_dropped, ''archive_deleted'', r.messages_deleted)
                                    FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
                                   WHERE p.retention_applied_at < clock_timestamp() - interval ''1 hour'' OR p.retention_applied_at IS NULL'),
@@ -47,9 +47,9 @@ BEGIN
         BEGIN
             EXECUTE step.statement INTO outcome;
             done := done || coalesce(outcome, '{}');
-            PERFORM messages.note_upkeep(step.name, '');
+            PERFORM messages.record_upkeep_step(step.name, '');
         EXCEPTION WHEN OTHERS THEN
-            PERFORM messages.note_upkeep(step.name, '', SQLSTATE, SQLERRM);
+            PERFORM messages.record_upkeep_step(step.name, '', SQLSTATE, SQLERRM);
         END;
     END LOOP;
     -- Retention is applied each hour. A failure that has not come back since then is over, or its queue or partition is gone.

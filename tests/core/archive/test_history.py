@@ -1,4 +1,4 @@
-"""The history that the upkeep notes: every message is counted once, whenever its transaction commits."""
+"""The history that the upkeep records: every message is counted once, whenever its transaction commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def other(dsn: str) -> Iterator[Connection]:
 
 def note(conn: Connection, **arguments: Any) -> Any:
     given = ", ".join(f"{name} => {value}" for name, value in arguments.items())
-    return conn.execute(f"SELECT messages.note_history({given})".encode()).fetchone()
+    return conn.execute(f"SELECT messages.record_history({given})".encode()).fetchone()
 
 
 def total(conn: Connection, column: str, queue_name: str = "orders") -> int:
@@ -147,7 +147,7 @@ def test_an_upkeep_that_was_away_counts_what_happened_in_its_minutes(conn: Conne
         "UPDATE messages.history_progress SET recorded_at = now() - interval '1 hour',"
         " begun_at = now() - interval '2 hours'"
     )
-    conn.execute("DELETE FROM messages.history_note")
+    conn.execute("DELETE FROM messages.history_minute")
     publish_and_archive(conn, 6)
     conn.execute(
         "UPDATE messages.message_archive SET created_at = created_at - id * interval '9 minutes',"
@@ -196,7 +196,7 @@ def test_a_minute_without_a_change_has_no_row_and_is_filled(conn: Connection, qu
     conn.execute("UPDATE messages.history SET bucket_at = bucket_at - interval '5 minutes'")
     conn.execute("UPDATE messages.history_progress SET begun_at = now() - interval '10 minutes'")
     conn.execute(
-        "INSERT INTO messages.history_note SELECT date_trunc('minute', now()) - n * interval '1 minute'"
+        "INSERT INTO messages.history_minute SELECT date_trunc('minute', now()) - n * interval '1 minute'"
         " FROM generate_series(1, 4) AS n WHERE n <> 2"
     )
     found = rows(conn)
@@ -267,7 +267,7 @@ def test_retention_bounds_every_table(conn: Connection, queue: Queue) -> None:
         "INSERT INTO messages.history_cause SELECT queue_name, grain, bucket_at, 'failed', 'x', 1 FROM messages.history"
     )
     conn.execute(
-        "INSERT INTO messages.history_note"
+        "INSERT INTO messages.history_minute"
         " SELECT date_trunc('day', now()) - n * interval '1 day' FROM generate_series(1, 10) n"
     )
     conn.execute(
@@ -282,7 +282,7 @@ def test_retention_bounds_every_table(conn: Connection, queue: Queue) -> None:
         ).fetchall()
         assert kept == [("day", 4), ("hour", 3), ("minute", 1)]
     assert conn.execute(
-        "SELECT min(recorded_at) > now() - interval '8 days' FROM messages.history_note"
+        "SELECT min(recorded_at) > now() - interval '8 days' FROM messages.history_minute"
     ).fetchone() == (True,)
     kept = conn.execute("SELECT action FROM messages.audit WHERE action IN ('old', 'new')").fetchall()
     assert kept == [("new",)]

@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.core.cli.conftest import Pgqueue, Program
 from tests.core.dead.test_repair import triage_row
-from tests.past import died_at
+from tests.dead_messages import died_at
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

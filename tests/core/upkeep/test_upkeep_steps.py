@@ -62,7 +62,7 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "a mark that lies far ahead": (FAR_AHEAD, None),
     "a publication of all tables": ("CREATE PUBLICATION everything FOR ALL TABLES", None),
     "a queue that nobody can look at": (NOT_ORDERS.format("dead_message"), "look_at_next"),
-    "a history that cannot be written": (NOT_ORDERS.format("history"), "note_history"),
+    "a history that cannot be written": (NOT_ORDERS.format("history"), "record_history"),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_failure_is_forgotten_when_the_step_succeeds(conn: Connection, queue: 
     run(conn, verbs.publish("orders", 1))
     conn.execute("ALTER TABLE messages.history ADD CONSTRAINT broken CHECK (false) NOT VALID")
     run(conn, verbs.upkeep())
-    assert conn.execute("SELECT step FROM messages.upkeep_failure").fetchall() == [("note_history",)]
+    assert conn.execute("SELECT step FROM messages.upkeep_failure").fetchall() == [("record_history",)]
     conn.execute("ALTER TABLE messages.history DROP CONSTRAINT broken")
     run(conn, verbs.upkeep())
     assert conn.execute("SELECT step FROM messages.upkeep_failure").fetchall() == []

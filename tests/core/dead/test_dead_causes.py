@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_pgqueue.core.cause import Period, group, normalise, trend
+from airflow_provider_pgqueue.core.dead_causes import Period, group, normalise, trend
 
 CITIES = ("Athens", "Bern", "Cairo", "Dublin", "Essen", "Florence", "Graz", "Hanoi", "Izmir", "Jakarta")
 

@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.dispatch import CONF, hand_over
+from airflow_provider_pgqueue.dispatch.dispatch import CONF, hand_over
 from airflow_provider_pgqueue.tasks.task import QueueTask
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validat
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.verbs import DeadFilter
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, function_or_name
 
 _RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
 _NOT_OF_REPAIR: Final = ("spark", "dsn", "parallelism", "queue", "results", "fingerprints", "max_requeues")
@@ -76,24 +76,24 @@ def repair(
     """
     given = {name: value for name, value in locals().items() if name not in _NOT_OF_REPAIR}
     check(locals(), _RULES)
-    job = Job.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
+    pipeline = Pipeline.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
     which = DeadFilter(
         queue,
         results=several("results", results) or None,
         fingerprints=several("fingerprints", fingerprints) or None,
         max_requeues=max_requeues,
     )
-    wanted = Repair(which=which, **given | {"run_id": job.run_id})
+    wanted = Repair(which=which, **given | {"run_id": pipeline.run_id})
 
     def work() -> Summary:
-        return repair_by(lambda wanted, ids: _repaired(job, wanted, ids), wanted, job.connect)
+        return repair_by(lambda wanted, ids: _repaired(pipeline, wanted, ids), wanted, pipeline.connect)
 
-    return work() if dry_run else job.once(work)
+    return work() if dry_run else pipeline.once(work)
 
 
-def _repaired(job: Job, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
+def _repaired(pipeline: Pipeline, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
     """Divide messages among tasks, and return what became of each."""
-    tasks, rate, database = min(job.at_once(), len(ids)), wanted.max_per_second, job.database
+    tasks, rate, database = min(pipeline.at_once(), len(ids)), wanted.max_per_second, pipeline.database
 
     def share(number: int) -> dict[int, str]:
         with database.connect("pgqueue repair", patient=True) as conn:
@@ -101,9 +101,9 @@ def _repaired(job: Job, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
             return share.work(ids[number::tasks])
 
     def say() -> None:
-        done = job.ask(verbs.count_remedies(wanted.remedied_by))
+        done = pipeline.ask(verbs.count_remedies(wanted.remedied_by))
         log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), len(ids))
 
     with watching(say):
-        found = for_each(job.spark, range(tasks), share, at_once=tasks)
+        found = for_each(pipeline.spark, range(tasks), share, at_once=tasks)
     return {id_: outcome for some in found for id_, outcome in some.items()}

@@ -1,4 +1,4 @@
-"""What happened before the test."""
+"""Dead messages of another time than now."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, several, whole
-from airflow_provider_pgqueue.core.cause import Period
 from airflow_provider_pgqueue.core.client import to_json
+from airflow_provider_pgqueue.core.dead_causes import Period
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time
-from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, find_causes
-from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, check_time
+from airflow_provider_pgqueue.spark.pipelines.triage.causes import SUMS, Cause, Causes, find_causes
+from airflow_provider_pgqueue.spark.pipelines.triage.report import write_report
 
 log = logging.getLogger(__name__)
 
@@ -51,27 +51,27 @@ def triage(
     """
     check({"max_causes": max_causes}, {"max_causes": whole(1, 1000)})
     queues = several("queues", queues)
-    job = Job.of(spark, "triage", run_id, dsn, parallelism, *queues, since=since, until=until)
-    end = (until or job.database.now()).astimezone(UTC)
+    pipeline = Pipeline.of(spark, "triage", run_id, dsn, parallelism, *queues, since=since, until=until)
+    end = (until or pipeline.database.now()).astimezone(UTC)
     period = Period(begin=since.astimezone(UTC) if since else end - timedelta(days=7), end=end)
     check_time(period.begin, period.end)
 
     def work() -> Summary:
-        job.require_queues(queues)
-        with job.watching():
-            found = find_causes(job, period, queues, max_causes)
-        _record(job, period, found.causes)
+        pipeline.require_queues(queues)
+        with pipeline.watching():
+            found = find_causes(pipeline, period, queues, max_causes)
+        _record(pipeline, period, found.causes)
         if report is not None:
-            write_report(Path(report), job.run_id, period, found)
+            write_report(Path(report), pipeline.run_id, period, found)
         return _summary(period, found) | {"report": report}
 
-    return job.once(work)
+    return pipeline.once(work)
 
 
-def _record(job: Job, period: Period, causes: list[Cause]) -> None:
+def _record(pipeline: Pipeline, period: Period, causes: list[Cause]) -> None:
     steps = {"series_from": period.first_step, "series_step": f"{period.step.total_seconds():.0f} seconds"}
-    recorded = job.ask(verbs.record_triage_causes(job.run_id, to_json([cause | steps for cause in causes])))
-    log.info("run %s recorded %s of death", job.run_id, quantity(recorded, "cause"))
+    recorded = pipeline.ask(verbs.record_triage_causes(pipeline.run_id, to_json([cause | steps for cause in causes])))
+    log.info("run %s recorded %s of death", pipeline.run_id, quantity(recorded, "cause"))
 
 
 def _summary(period: Period, found: Causes) -> Summary:

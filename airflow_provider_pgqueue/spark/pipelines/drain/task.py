@@ -24,13 +24,20 @@ from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.consumer.settle import Held, Outcomes
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, HandlerBroken, InvalidArgument, PgQueueError, refused
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    HandlerBroken,
+    InvalidArgument,
+    PgQueueError,
+    refused,
+    text_without_values,
+)
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database, has_no_room
+from airflow_provider_pgqueue.export.connection import Database, has_no_room
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 
 log = logging.getLogger(__name__)
@@ -79,8 +86,7 @@ class Share:
         try:
             self._consume(part, counts)
         except psycopg.Error as error:
-            # The driver appends DETAIL and CONTEXT, which may quote a body.
-            raise PgQueueError(f"{type(error).__name__} {error.sqlstate}: {error.diag.message_primary}") from None
+            raise PgQueueError(f"{type(error).__name__} {error.sqlstate}: {text_without_values(error)}") from None
         return counts + Counter(leased=counts.total())
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -247,7 +253,7 @@ class Consuming:
         else:
             for id_, outcome in outcomes.items():
                 settler.gather(id_, outcome or PLAIN)
-            self._breaker.note_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
+            self._breaker.record_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
 
 
 class TableLease(Held):

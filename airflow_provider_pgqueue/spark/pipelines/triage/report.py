@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.cause import Period
+from airflow_provider_pgqueue.core.dead_causes import Period
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.unseen import legible
-from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes
+from airflow_provider_pgqueue.spark.pipelines.triage.causes import FINGERPRINTS, Cause, Causes
 
 _SHOWN: Final = 100  # causes in the table
 _URGENT: Final = ("new", "growing")
@@ -41,7 +41,7 @@ def render(run_id: str, period: Period, found: Causes) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": "{:,}".format, "moment": "{:%Y-%m-%d %H:%M}".format, "printable": legible}
     template = environment.from_string(
-        files("airflow_provider_pgqueue.spark.jobs.triage").joinpath("report.html").read_text(encoding="utf-8")
+        files("airflow_provider_pgqueue.spark.pipelines.triage").joinpath("report.html").read_text(encoding="utf-8")
     )
     rows = [_row(place, cause) for place, cause in enumerate(found.causes[:_SHOWN])]
     return template.render(

@@ -18,7 +18,7 @@ broken = Asset(
 )
 
 with DAG(
-    "pgqueue_breaker",
+    "pgqueue_broken_queue",
     schedule=[broken],
     is_paused_upon_creation=True,
     tags=["pgqueue"],

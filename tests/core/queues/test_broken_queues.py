@@ -1,4 +1,4 @@
-"""The breaker of a queue: what breaks it, what is let through meanwhile, and what opens it."""
+"""A queue that stops itself: what breaks it, what is let through meanwhile, and what opens it."""
 
 from __future__ import annotations
 

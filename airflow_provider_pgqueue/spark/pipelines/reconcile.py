@@ -27,9 +27,9 @@ from airflow_provider_pgqueue.core.errors import (
     translate,
 )
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database, rows
+from airflow_provider_pgqueue.export.connection import Database, rows
 from airflow_provider_pgqueue.export.target import shown
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, as_line
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, as_line
 
 log = logging.getLogger(__name__)
 
@@ -100,32 +100,36 @@ def reconcile(
     given = dict(locals())
     check(given, _RULES)
     queues = several("queues", queues)
-    job = Job.of(spark, "reconcile", run_id, dsn, parallelism, *queues, since=since, until=until)
+    pipeline = Pipeline.of(spark, "reconcile", run_id, dsn, parallelism, *queues, since=since, until=until)
 
     def work() -> Summary:
-        job.require_queues(queues)
-        with job.watching():
+        pipeline.require_queues(queues)
+        with pipeline.watching():
             # Both are checked before the work begins, and read in their turn.
-            expected, business = (_keys(job, name, given) for name in ("expected", "business"))
+            expected, business = (_keys(pipeline, name, given) for name in ("expected", "business"))
             expected = expected and expected.localCheckpoint()
-            messages = _messages(job, by, queues, since, until)
+            messages = _messages(pipeline, by, queues, since, until)
             business = business and business.localCheckpoint()
             found = _found(_joined(expected, messages, business), slow_after).localCheckpoint()
             summary = {"by": by, **_counts(expected, messages, business), **_kinds(found)}
             summary["output"] = None if output is None else _write(found, output, output_format)
         if strict and (number := summary["discrepancies"]):
-            log.error("reconcile %s: %s", job.run_id, as_line(summary))
-            raise PgQueueError(f"{number:,} {'discrepancy' if number == 1 else 'discrepancies'} in run {job.run_id}")
+            log.error("reconcile %s: %s", pipeline.run_id, as_line(summary))
+            raise PgQueueError(
+                f"{number:,} {'discrepancy' if number == 1 else 'discrepancies'} in run {pipeline.run_id}"
+            )
         return summary
 
-    return job.once(work)
+    return pipeline.once(work)
 
 
-def _messages(job: Job, by: str, queues: Sequence[str], since: datetime | None, until: datetime | None) -> DataFrame:
+def _messages(
+    pipeline: Pipeline, by: str, queues: Sequence[str], since: datetime | None, until: datetime | None
+) -> DataFrame:
     """Return the messages to compare: key, id, whether finished, whether a success, seconds since it was published."""
 
     def read(table: str, columns: str) -> DataFrame:
-        rows = job.read(table, columns, queues=queues, since=since)
+        rows = pipeline.read(table, columns, queues=queues, since=since)
         rows = rows if since is None else rows.where(F.col("created_at") >= F.lit(since))
         return (rows if until is None else rows.where(F.col("created_at") < F.lit(until))).localCheckpoint()
 
@@ -143,7 +147,7 @@ def _messages(job: Job, by: str, queues: Sequence[str], since: datetime | None, 
     archive = read("archive", "id,queue_name,result,created_at,archived_at,reference")
     still = waiting.join(archive.select("id"), "id", "left_anti")
     done = keyed(archive, F.col("result") == "success", F.col("archived_at"), finished=True)
-    return done.unionAll(keyed(still, F.lit(False), F.lit(job.database.now()), finished=False))
+    return done.unionAll(keyed(still, F.lit(False), F.lit(pipeline.database.now()), finished=False))
 
 
 def _joined(expected: DataFrame | None, messages: DataFrame, business: DataFrame | None) -> DataFrame:
@@ -218,7 +222,7 @@ def _write(found: DataFrame, output: str, output_format: str) -> str:
     return folder
 
 
-def _keys(job: Job, name: str, given: Mapping[str, Any]) -> DataFrame | None:
+def _keys(pipeline: Pipeline, name: str, given: Mapping[str, Any]) -> DataFrame | None:
     """Return the keys that the arguments `name`, `name_query`, … say, as texts in a column `key`, without NULL.
 
     None if they name no source; InvalidArgument for what has no such column.
@@ -230,9 +234,9 @@ def _keys(job: Job, name: str, given: Mapping[str, Any]) -> DataFrame | None:
     if variable is not None and not os.environ.get(variable):
         raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
     if text is not None:
-        database = job.database if variable is None else Database(os.environ[variable])
-        return _of_query(job.spark, database, text, column).where("key IS NOT NULL")
-    return None if files is None else _of_files(job.spark, files, column).where("key IS NOT NULL")
+        database = pipeline.database if variable is None else Database(os.environ[variable])
+        return _of_query(pipeline.spark, database, text, column).where("key IS NOT NULL")
+    return None if files is None else _of_files(pipeline.spark, files, column).where("key IS NOT NULL")
 
 
 def _of_files(spark: SparkSession, path: str, column: str) -> DataFrame:

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import export, reconcile, replay, triage
-from airflow_provider_pgqueue.spark.jobs.job import Job
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline
 from tests.archive import cut, make_partition
 from tests.waiting import until
 
@@ -65,7 +65,7 @@ def test_the_tasks_that_are_done_are_counted(
 
     frame = session.range(0, 4, 1, 4).mapInArrow(wait, "id long")
     watcher = threading.Thread(target=touch_when_seen)
-    with caplog.at_level(logging.INFO), Job(session, "four", "tasks", Database(), 4).watching():
+    with caplog.at_level(logging.INFO), Pipeline(session, "four", "tasks", Database(), 4).watching():
         watcher.start()
         frame.collect()
     watcher.join()

@@ -1,4 +1,4 @@
-"""What the jobs share: the run and its place in the ledger, reading, work in the tasks of Spark, and the log."""
+"""What the pipelines share: the run and its place in the ledger, reading, work in the tasks of Spark, and the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What the signatures of the jobs have in common. It stays on the driver: tasks get the database."""
+class Pipeline:
+    """What the signatures of the pipelines have in common. It stays on the driver: tasks get the database."""
 
     spark: SparkSession
     pipeline: str
@@ -66,7 +66,7 @@ class Job:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Self:
-        """Return the job that the arguments say; a run that nobody named is named by what it is about and this time.
+        """Return the pipeline that the arguments say; a run without a name is named by what it is about and this time.
 
         InvalidArgument for a name, a number or a time that cannot be used.
         """

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from airflow_provider_pgqueue.core.cause import Period, group, normalise, trend
+from airflow_provider_pgqueue.core.dead_causes import Period, group, normalise, trend
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.export.database import Database
-from airflow_provider_pgqueue.spark.jobs.job import Job
+from airflow_provider_pgqueue.export.connection import Database
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,10 +46,10 @@ class Causes:
         return self.sums["dead"] - sum(int(cause["dead"]) for cause in self.causes)
 
 
-def find_causes(job: Job, period: Period, queues: Sequence[str], max_causes: int) -> Causes:
+def find_causes(pipeline: Pipeline, period: Period, queues: Sequence[str], max_causes: int) -> Causes:
     """Return what messages of these queues (by default of all) died of in a period; the causes with most deaths."""
-    rows = _dead_rows(job, period, queues).persist()
-    dead = _with_cause(_with_fate(_with_fingerprints(rows, job.database), period), period).persist()
+    rows = _dead_rows(pipeline, period, queues).persist()
+    dead = _with_cause(_with_fate(_with_fingerprints(rows, pipeline.database), period), period).persist()
     try:
         counted = _counted(dead)
         largest = sorted(counted, key=lambda one: (-one["dead"], one["cause"]))[:max_causes]
@@ -64,9 +64,9 @@ def find_causes(job: Job, period: Period, queues: Sequence[str], max_causes: int
     )
 
 
-def _dead_rows(job: Job, period: Period, queues: Sequence[str]) -> DataFrame:
+def _dead_rows(pipeline: Pipeline, period: Period, queues: Sequence[str]) -> DataFrame:
     """Return what died since the period began; `error` and `text` are what it died of, cut off."""
-    rows = job.read("archive", _COLUMNS, queues=queues, since=period.begin, options={"result": _DEAD})
+    rows = pipeline.read("archive", _COLUMNS, queues=queues, since=period.begin, options={"result": _DEAD})
     said = F.coalesce(F.get_json_object("failure", "$.message"), "details", F.lit(""))
     error = F.coalesce(F.get_json_object("failure", "$.error"), F.lit(""))
     rows = rows.withColumns({"error": F.substring(error, 1, _LONGEST), "text": F.substring(said, 1, _LONGEST)})

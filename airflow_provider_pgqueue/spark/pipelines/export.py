@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import ExportError
 from airflow_provider_pgqueue.export.exporter import RULES, SAFE, Exporter
 from airflow_provider_pgqueue.export.target import Target, shown
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, raised_in_spark
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, raised_in_spark
 
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
@@ -50,26 +50,26 @@ def export(
     """
     check(locals(), RULES)
     opened, names = Target.open(target), several("partitions", partitions)
-    job = replace(Job.of(spark, "export", run_id, dsn, parallelism), about=(shown(target),))
-    exporter = Exporter(job.database, opened, _Tasks(job, opened))
-    return job.once(lambda: exporter.all(older_than, names, drop=drop))
+    pipeline = replace(Pipeline.of(spark, "export", run_id, dsn, parallelism), about=(shown(target),))
+    exporter = Exporter(pipeline.database, opened, _Tasks(pipeline, opened))
+    return pipeline.once(lambda: exporter.all(older_than, names, drop=drop))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tasks:
     """Tasks of Spark, which share the work of an export."""
 
-    job: Job
+    pipeline: Pipeline
     target: Target
 
     def __call__(self, items: Sequence[_Item], work: Callable[[_Item], _Done], doing: str = "") -> list[_Done]:
         """Return what the work returns for each item; see `ForEach`."""
-        job = self.job
-        tasks = job.database.room(min(job.parallelism, len(items)))
+        pipeline = self.pipeline
+        tasks = pipeline.database.room(min(pipeline.parallelism, len(items)))
         try:
-            with job.watching(f", {doing}") if doing else nullcontext():
+            with pipeline.watching(f", {doing}") if doing else nullcontext():
                 # Another try would not help against an error of the target.
-                return for_each(job.spark, items, work, at_once=tasks, is_final=_is_of_target)
+                return for_each(pipeline.spark, items, work, at_once=tasks, is_final=_is_of_target)
         except PySparkException as error:  # its text may quote data
             raise raised_in_spark(error) or ExportError(
                 f"a task of the export to {self.target} failed on its executor. {SAFE} "

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.note_history(xids_at_once bigint DEFAULT 200000) RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.record_history(xids_at_once bigint DEFAULT 200000) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
@@ -24,8 +24,8 @@ BEGIN
     LOOP
         -- After a pause there is much to count. That is done in parts, for at most half a second.
         newest := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
-        complete := newest - last.next_xid <= note_history.xids_at_once;
-        up_to := CASE WHEN NOT complete THEN last.next_xid + note_history.xids_at_once END;
+        complete := newest - last.next_xid <= record_history.xids_at_once;
+        up_to := CASE WHEN NOT complete THEN last.next_xid + record_history.xids_at_once END;
         newest_id := coalesce(pg_sequence_last_value('messages.message_id_seq'), 0);
         WITH snapshot AS MATERIALIZED (SELECT pg_current_snapshot() AS now),
         counted AS MATERIALIZED (SELECT * FROM messages.history_counts(last, up_to, moment)),
@@ -163,10 +163,10 @@ BEGIN
        SET recorded_at = moment, oldest_xid = last.oldest_xid, next_xid = last.next_xid, open_xids = last.open_xids, last_id = last.last_id,
            settled_id = last.settled_id, settling_id = last.settling_id, settling_xid = last.settling_xid, caught_up = last.caught_up;
     IF complete THEN
-        INSERT INTO messages.history_note (recorded_at) VALUES (minute) ON CONFLICT DO NOTHING;
+        INSERT INTO messages.history_minute (recorded_at) VALUES (minute) ON CONFLICT DO NOTHING;
     END IF;
     PERFORM messages.roll_up_history(late_from);
     RETURN rows;
 END $$;
-COMMENT ON FUNCTION messages.note_history(bigint) IS
+COMMENT ON FUNCTION messages.record_history(bigint) IS
     'Records each queue that changed or had traffic since the last time, adds completed hours and days up, and returns how many rows it wrote. What a transaction archived is counted once, whenever it commits; what was published is counted when it is first seen. Stops after about half a second and continues the next time.';

@@ -24,7 +24,7 @@ ALLOWED = {
     ("core/installation.py", "GRANT {} TO {}"): NAMES,
     ("core/installation.py", "SET LOCAL messages.roles = 'off'"): SETTING,
     ("core/listener.py", "LISTEN "): NAMES,
-    ("export/database.py", "SET TRANSACTION ISOLATION LEVEL "): SETTING,
+    ("export/connection.py", "SET TRANSACTION ISOLATION LEVEL "): SETTING,
     ("export/chunk.py", "SET LOCAL max_parallel_workers_per_gather = 0"): SETTING,
     ("export/chunk.py", "SET LOCAL synchronize_seqscans = off"): SETTING,
     ("export/partition.py", "SELECT {} {}"): "the names of a partition and of its columns",

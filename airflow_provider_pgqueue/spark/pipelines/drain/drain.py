@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
@@ -18,7 +17,7 @@ from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, duration, optional, text, whole
+from airflow_provider_pgqueue.core.argument import LEASE_FOR, check, optional, text, whole
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import check_call, load_function
@@ -26,8 +25,8 @@ from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.spark.jobs.drain.task import BatchFunction, Share
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
+from airflow_provider_pgqueue.spark.pipelines.drain.task import BatchFunction, Share
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, function_or_name
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ _RULES: Final = {
     "function": function_or_name,
     "batch_size": whole(1, 10_000),
     "max_messages": optional(whole(1, 2**62)),
-    "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
+    "lease_for": optional(LEASE_FOR),
     "give_up_after": whole(0, 10**6),
 }
 
@@ -86,11 +85,11 @@ def drain(
     """
     given = {name: value for name, value in locals().items() if name not in ("spark", "run_id", "dsn", "parallelism")}
     check(given, _RULES)
-    job = Job.of(spark, "drain", run_id, dsn, _cores(spark) if parallelism is None else parallelism, queue)
-    given |= {"database": job.database, "parallelism": job.parallelism}
+    pipeline = Pipeline.of(spark, "drain", run_id, dsn, _cores(spark) if parallelism is None else parallelism, queue)
+    given |= {"database": pipeline.database, "parallelism": pipeline.parallelism}
     given["lease_for"] = None if lease_for is None else as_timedelta(lease_for)
-    share = Share(holder=job.ask(verbs.run_holder(job.run_id)), stop_key=secrets.randbits(63), **given)
-    return job.once(_Drain(job, share).summary)
+    share = Share(holder=pipeline.ask(verbs.run_holder(pipeline.run_id)), stop_key=secrets.randbits(63), **given)
+    return pipeline.once(_Drain(pipeline, share).summary)
 
 
 def _cores(spark: SparkSession) -> int:
@@ -108,9 +107,9 @@ def _is_final(error: Exception) -> bool:
 class _Drain:
     """One try of a run, on the driver; its tasks get `share`, with less where less is left."""
 
-    def __init__(self, job: Job, share: Share) -> None:
-        self._job = job
-        self._spark = job.spark
+    def __init__(self, pipeline: Pipeline, share: Share) -> None:
+        self._pipeline = pipeline
+        self._spark = pipeline.spark
         self._share = share
         self._tag = f"pgqueue-drain-{share.stop_key}"
         # When it was last said how far it is, how many messages there were then and at first, and when to look again.
@@ -126,7 +125,7 @@ class _Drain:
         seconds, worked = archived.pop("seconds"), archived.pop("worked")
         done = sum(archived.values())
         return {
-            "run_id": self._job.run_id,
+            "run_id": self._pipeline.run_id,
             "queue": self._share.queue,
             "archived": done,
             "results": archived,
@@ -166,7 +165,7 @@ class _Drain:
         What a killed task held stays held until its lease ends.
         """
         share = self._share
-        lease_for = share.lease_for or self._job.ask(verbs.lease_policy(share.queue)).lease_for
+        lease_for = share.lease_for or self._pipeline.ask(verbs.lease_policy(share.queue)).lease_for
         until = time.monotonic() + 2 * lease_for.total_seconds() + 10
         while True:
             left = self._look()
@@ -190,7 +189,7 @@ class _Drain:
 
     def _round(self, ready: int, wanted: int | None) -> Counter[str]:
         """Run one consumer per task, and add up what they report; an error that one reports is raised."""
-        tasks = self._job.at_once()
+        tasks = self._pipeline.at_once()
         # No task takes more than its part: one that leased the heads of all groups would work alone.
         size = min(self._share.batch_size, -(-ready // tasks))
         proven = self._archived()["success"] > 0
@@ -237,7 +236,7 @@ class _Drain:
             self._spark.interruptTag(self._tag)
 
     def _look(self) -> Row:
-        with self._job.connect() as conn:
+        with self._pipeline.connect() as conn:
             return self._share.backlog(conn)
 
     def _say(self) -> None:
@@ -254,4 +253,4 @@ class _Drain:
         self._said_at, self._there, self._look_at = now, there, now + 50 * (now - began)
 
     def _archived(self) -> dict[str, Any]:
-        return self._job.ask(verbs.run_archived(self._job.run_id))
+        return self._pipeline.ask(verbs.run_archived(self._pipeline.run_id))

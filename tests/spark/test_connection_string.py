@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, connect
-from airflow_provider_pgqueue.export.database import Database
+from airflow_provider_pgqueue.export.connection import Database
 from tests.core.roles.test_roles import logins
 from tools import ROOT
 

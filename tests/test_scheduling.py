@@ -1,8 +1,8 @@
-"""The groups of tests that begin first are named by files."""
+"""The tests that begin first are named by files."""
 
 from __future__ import annotations
 
-from tests.groups import ORDER
+from tests.scheduling import ORDER
 from tools import ROOT
 
 

@@ -1,12 +1,14 @@
-"""What the package calls things: the one face that users import from, and no name for two things."""
+"""What the package calls things: the one face that users import from, the channels, and no name for two things."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
 import airflow_provider_pgqueue.core as face
+from airflow_provider_pgqueue.core import channels
 from tools import ROOT
 
 PACKAGE = ROOT / "airflow_provider_pgqueue"
@@ -41,3 +43,9 @@ def test_no_two_classes_share_a_name() -> None:
     for name, place in public_classes():
         places[name].append(place)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_the_channels_are_those_that_the_schema_notifies() -> None:
+    functions = [file.read_text() for file in (ROOT / "sql" / "functions").rglob("*.sql")]
+    notified = {name for text in functions for name in re.findall(r"pg_notify\('(\w+)'", text)}
+    assert {value for name, value in vars(channels).items() if name.isupper()} == notified

@@ -21,8 +21,8 @@ from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.message import Result
 from airflow_provider_pgqueue.export import exported_queues
-from airflow_provider_pgqueue.spark.jobs.exported import read_export
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, check_time
+from airflow_provider_pgqueue.spark.source.read_export import read_export
 
 if TYPE_CHECKING:
     import psycopg
@@ -78,25 +78,25 @@ def replay(
     check({"rate": rate, "to_queue": to_queue}, {"rate": number(0, math.inf), "to_queue": optional(text)})
     among, *names = several("queues", queues), several("results", results), several("references", references)
     about = [*among, *([f"to={to_queue}"] if to_queue else ())]
-    job = Job.of(spark, "replay", run_id, dsn, parallelism, *about, since=since, until=until)
+    pipeline = Pipeline.of(spark, "replay", run_id, dsn, parallelism, *about, since=since, until=until)
     # The plan and the copies have one end: what is finished in between is neither checked nor counted.
-    until = until or job.database.now()
+    until = until or pipeline.database.now()
     check_time(since, until)
-    choice = _Choice(job, among, names[0], names[1], since, until, where, export)
+    choice = _Choice(pipeline, among, names[0], names[1], since, until, where, export)
 
     def work() -> Summary:
         plan = _plan(choice, to_queue)
         published, known = _copied(choice, to_queue, rate) if plan["chosen"] else (0, 0)
         return plan | {"published": published, "known": known}
 
-    return _plan(choice, to_queue) | {"dry_run": True} if dry_run else job.once(work)
+    return _plan(choice, to_queue) | {"dry_run": True} if dry_run else pipeline.once(work)
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Which messages to publish again."""
 
-    job: Job
+    pipeline: Pipeline
     queues: Sequence[str]
     results: Collection[str]
     references: Collection[str]
@@ -107,7 +107,7 @@ class _Choice:
 
     def rows(self, columns: tuple[str, ...]) -> DataFrame:
         """Return the messages, with these columns and more."""
-        rows = self._archive(columns) if self.export is None else read_export(self.job.spark, self.export)
+        rows = self._archive(columns) if self.export is None else read_export(self.pipeline.spark, self.export)
         chosen_by = {"queue_name": self.queues, "result": self.results, "reference": self.references}
         for name, values in chosen_by.items():
             rows = rows.where(F.col(name).isin(*values)) if values else rows
@@ -115,7 +115,7 @@ class _Choice:
         if self.since is not None:
             rows = rows.where(F.col("archived_at") >= F.lit(self.since))
         # Leave out copies that were finished meanwhile, when a killed run is run again.
-        own = F.get_json_object("headers", "$.replay_run").eqNullSafe(self.job.run_id)
+        own = F.get_json_object("headers", "$.replay_run").eqNullSafe(self.pipeline.run_id)
         return _filtered(rows, self.where).where(~own)
 
     def _archive(self, columns: tuple[str, ...]) -> DataFrame:
@@ -127,20 +127,20 @@ class _Choice:
             among = sql.SQL(", ").join(map(sql.Literal, self.references))
             options["where"] = sql.SQL("reference IN ({})").format(among).as_string(None)
         names = "*" if self.where else ",".join(dict.fromkeys(columns + _CHOSEN_BY))
-        return self.job.read("archive", names, queues=self.queues, since=self.since, options=options)
+        return self.pipeline.read("archive", names, queues=self.queues, since=self.since, options=options)
 
 
 def _plan(choice: _Choice, to_queue: str | None) -> Summary:
     """Count what is chosen, without reading bodies; QueueNotFound for a queue to read or to publish to."""
     # A queue of an export may be gone since.
-    job = choice.job
-    job.require_queues(set(choice.queues) - (exported_queues(choice.export) if choice.export else set()))
+    pipeline = choice.pipeline
+    pipeline.require_queues(set(choice.queues) - (exported_queues(choice.export) if choice.export else set()))
     chosen = choice.rows(_CHOSEN_BY).groupBy("queue_name", "result").count()
-    with job.watching(", counting"), _explained(choice.where):
+    with pipeline.watching(", counting"), _explained(choice.where):
         counts = chosen.orderBy("queue_name", "result").collect()
     targets = {row["queue_name"] for row in counts} if to_queue is None else {to_queue}
     for target in sorted(targets):
-        job.ask(verbs.replay(job.run_id, target, "[]"))
+        pipeline.ask(verbs.replay(pipeline.run_id, target, "[]"))
     return {
         "chosen": sum(row["count"] for row in counts),
         "from": [{"queue": row["queue_name"], "result": row["result"], "messages": row["count"]} for row in counts],
@@ -177,7 +177,7 @@ def _explained(where: str | None) -> Iterator[None]:
 
 def _copied(choice: _Choice, to_queue: str | None, rate: float) -> tuple[int, int]:
     """Publish from the executors, each group in one task and in the order of ids; at a pace from a single task."""
-    database, run_id, parallelism = choice.job.database, choice.job.run_id, choice.job.at_once()
+    database, run_id, parallelism = choice.pipeline.database, choice.pipeline.run_id, choice.pipeline.at_once()
     copies = choice.rows(_COPIED)
     copies = (copies if to_queue is None else copies.withColumn("queue_name", F.lit(to_queue))).select(*_COPIED)
     size = min(_CHUNK, max(1, int(rate))) if rate else _CHUNK
@@ -199,7 +199,7 @@ def _copied(choice: _Choice, to_queue: str | None, rate: float) -> tuple[int, in
     line = F.coalesce("group_key", F.col("id").cast("string"))
     tasks = copies.repartition(1) if rate else copies.repartition(parallelism, "queue_name", line)
     done = tasks.sortWithinPartitions("id").mapInArrow(publish, "published long, known long")
-    with choice.job.watching(), _explained(choice.where):
+    with choice.pipeline.watching(), _explained(choice.where):
         published, known = done.agg(F.sum("published"), F.sum("known")).collect()[0]
     return published, known
 

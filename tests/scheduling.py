@@ -10,7 +10,7 @@ ORDER = (
     "tests/spark/test_faults.py",
     "tests/core/upkeep/test_pg_cron.py",  # computes nothing, for minutes
     "tests/spark/",
-    "tests/core/install/test_settings.py",
+    "tests/core/connection/test_settings.py",
     "tests/test_bad_input.py",
     "tests/chaos/",
     "tests/airflow_layer/test_spark.py",
@@ -19,29 +19,29 @@ ORDER = (
     "tests/web/",
     "tests/test_site.py",
     "tests/core/roles/test_roles.py",
-    "tests/core/install/test_wheel.py",
+    "tests/core/package/test_wheel.py",
     "tests/core/whole/test_state_machine.py",
     "tests/test_compose.py",
     "tests/test_seeds.py",  # waits for a minute of pg_cron, too
 )
 
 
-class Groups(LoadScopeScheduling):
-    """Gives each process one group after the other.
+class FileScheduling(LoadScopeScheduling):
+    """Gives each process one file after the other, and all that needs the one Airflow as one.
 
     Instead of --dist loadgroup, whose marks pytest-xdist 3.8 loses in silence with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
+        return scope_of(nodeid)
 
 
-def group_of(nodeid: str) -> str:
-    """Return what a test shares with others of its group: the one Airflow, or its file."""
+def scope_of(nodeid: str) -> str:
+    """Return what a test shares with others of its process: the one Airflow, or its file."""
     file = nodeid.partition("::")[0]
     return "e2e" if file.startswith("tests/e2e/") else file
 
 
 def rank(nodeid: str) -> int:
-    """Return the place of a test's group among those that begin first."""
+    """Return the place of a test among those that begin first."""
     return next((place for place, start in enumerate(ORDER) if nodeid.startswith(start)), len(ORDER))

@@ -1,0 +1,8 @@
+"""The NOTIFY channels of the schema, which ring and carry nothing: docs/explanation/concepts.md says when."""
+
+from typing import Final
+
+NEW_MESSAGE: Final = "new_message"
+DEAD_MESSAGE: Final = "dead_message"
+MESSAGE_FINISHED: Final = "message_finished"
+QUEUE_BROKEN: Final = "queue_broken"

@@ -1,0 +1,205 @@
+"""Messages that DAG runs finish: what their tasks get, and how the queue learns what became of the runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InUse
+from airflow_provider_pgqueue.core.message import Dispatch, Message
+from airflow_provider_pgqueue.core.rights import require
+from airflow_provider_pgqueue.core.tuning import TUNING
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.dispatch import dag_runs
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.tasks.telemetry import record_dispatches
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
+
+CONF: Final = "pgqueue"
+"""The key of a run's `conf` under which its messages are named."""
+_NEEDED: Final = ("open_dispatches", "start_dispatch", "extend_dispatches", "end_dispatch")
+
+
+def get_messages(
+    context: Context, *, ids: Iterable[int] | None = None, pgqueue_conn_id: str = PgQueueHook.default_conn_name
+) -> list[Message]:
+    """Return the messages of the DAG run that a `PgQueueDispatchOperator` started, in any of its tasks.
+
+    The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
+    archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
+    finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`. Left out
+    are messages that another run has or has finished, and those that were cancelled.
+
+    :param context: that of the task.
+    :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
+    :param pgqueue_conn_id: the connection of the dispatcher. Never take it from a `conf`, which whoever triggers a run
+        writes.
+
+    Raises DispatchNotFound in a run that no dispatcher started, and, with the name of who has them, in one of whose
+    messages none is left.
+    """
+    dag_run = context["dag_run"]
+    hook = PgQueueHook(pgqueue_conn_id)
+    messages = hook.run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
+    wanted = None if ids is None else set(ids)
+    found = [message for message in messages if wanted is None or message.id in wanted]
+    bodies = hook.body_store()
+    return found if bodies is None else [bodies.read(message) for message in found]
+
+
+def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the `conf` of a run: the caller's, and which messages it has. Never a body, and no connection."""
+    named: dict[str, Any] = {"queue_name": dispatch.queue_name, "ids": dispatch.ids}
+    if dispatch.fingerprint is not None:
+        named["fingerprint"] = dispatch.fingerprint
+    return {**(conf or {}), CONF: named}
+
+
+def hand_over(
+    pgqueue_conn_id: str,
+    queue_name: str,
+    dag_id: str,
+    opening: Statement[list[Dispatch]],
+    conf: Mapping[str, Any] | None = None,
+) -> Counter[str]:
+    """Reconcile, start the runs that an earlier dispatcher recorded and did not start, and those of `opening`.
+
+    `opening` is run until it opens no more. Returns how many were started, and how many earlier ones ended how. A
+    paused DAG gets none. If Airflow makes no run of the DAG, the dispatches without one end, and RunRefused is raised.
+    """
+    with PgQueueHook(pgqueue_conn_id).connect() as conn:
+        require(conn, (opening.function, *_NEEDED), queue_name)
+        done, unstarted = reconcile(conn, queue_name, dag_id)
+        try:
+            if dag_runs.is_paused(dag_id):
+                log.warning("DAG %s is paused: it gets no messages of queue %s", dag_id, queue_name)
+                return done
+            unstarted = _renew(conn, unstarted, done)
+            look_at = monotonic() + TUNING.look_at_started_every
+            while unstarted or (unstarted := run(conn, opening)):
+                _start(conn, unstarted[0], conf)
+                done["started"] += 1
+                del unstarted[0]
+                if monotonic() >= look_at:
+                    # The runs that were started first, and what is to be started, must keep their messages.
+                    ended, left = reconcile(conn, queue_name, dag_id)
+                    done += ended
+                    unstarted = _renew(conn, left, done)
+                    look_at = monotonic() + TUNING.look_at_started_every
+        except dag_runs.RunRefused as error:
+            for one in unstarted:
+                _end(conn, one, "refused", str(error))
+            raise
+        record_dispatches(queue_name, dag_id, run(conn, verbs.open_dispatches(queue_name, dag_id)))
+    log.info("queue %s for DAG %s: %s", queue_name, dag_id, dict(done))
+    return done
+
+
+def _start(conn: psycopg.Connection[Any], one: Dispatch, conf: Mapping[str, Any] | None = None) -> None:
+    """Start the run of a recorded dispatch, and record that. Raises RunRefused if Airflow makes none."""
+    dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, conf))
+    run(conn, verbs.start_dispatch(one.dispatch_id))
+
+
+def _renew(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch], done: Counter[str]) -> list[Dispatch]:
+    """Renew the leases of dispatches without a run, and return those that hold a message; the others end as lost."""
+    if not unstarted:
+        return []
+    renewed = run(conn, verbs.extend_dispatches([one.dispatch_id for one in unstarted]))
+    held = set(renewed)
+    lost = [one for one in unstarted if one.dispatch_id not in held]
+    _lose(conn, lost)
+    done += Counter(lost=len(lost))
+    return [one for one in unstarted if one.dispatch_id in held]
+
+
+def end_abandoned(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch]) -> tuple[Counter[str], list[Dispatch]]:
+    """End the dispatches that no dispatcher will start: as refused if their DAG is gone, as lost after their lease.
+
+    Returns how many ended in which way, and the others. Airflow 3.1 tells nothing of DAGs: there they all end as lost.
+    """
+    gone = {dag_id: why for dag_id in {one.dag_id for one in unstarted} if (why := _why_gone(dag_id))}
+    refused = [one for one in unstarted if one.dag_id in gone]
+    for one in refused:
+        _end(conn, one, "refused", gone[one.dag_id])
+    left = [one for one in unstarted if one.dag_id not in gone]
+    overdue = run(conn, verbs.overdue_dispatches([one.dispatch_id for one in left]))
+    over = set(overdue)
+    lost = [one for one in left if one.dispatch_id in over]
+    _lose(conn, lost)
+    return +Counter(refused=len(refused), lost=len(lost)), [one for one in left if one.dispatch_id not in over]
+
+
+def _why_gone(dag_id: str) -> str | None:
+    try:
+        dag_runs.is_paused(dag_id)
+    except dag_runs.RunRefused as error:
+        return str(error)
+    return None
+
+
+def _lose(conn: psycopg.Connection[Any], dispatches: Sequence[Dispatch]) -> None:
+    for one in dispatches:
+        _end(conn, one, "lost", f"the run of DAG {one.dag_id} was not started while it had its messages")
+
+
+def reconcile(
+    conn: psycopg.Connection[Any], queue_name: str | None = None, dag_id: str | None = None
+) -> tuple[Counter[str], list[Dispatch]]:
+    """Compare the open dispatches with what Airflow says of their runs, and end or renew them.
+
+    A run that is queued or running keeps its leases. One that succeeded or failed ends its dispatch. One that is gone
+    was deleted: its messages are delivered again. Returns how many ended in which way, and the unstarted ones.
+    Any number may do this at once: each dispatch ends once.
+    """
+    ended: Counter[str] = Counter()
+    unstarted: list[Dispatch] = []
+    found = run(conn, verbs.open_dispatches(queue_name, dag_id))
+    for target, dispatches in groupby(sorted(found, key=lambda one: one.dag_id), key=lambda one: one.dag_id):
+        known = list(dispatches)
+        states = dag_runs.states_of(target, [one.run_id for one in known])
+        alive = [one for one in known if states.get(one.run_id) in dag_runs.RUNNING]
+        if alive:
+            run(conn, verbs.extend_dispatches([one.dispatch_id for one in alive]))
+        for one in alive:
+            if one.started_at is None:
+                run(conn, verbs.start_dispatch(one.dispatch_id))
+        for one in known:
+            state = states.get(one.run_id)
+            if state == "success":
+                ended["success"] += _end(conn, one, "success")
+            elif state == "failed":
+                ended["failed"] += _end(conn, one, "failed", tasks=dag_runs.failed_tasks(target, one.run_id))
+            elif state is None and one.started_at is None:
+                unstarted.append(one)
+            elif state is None:
+                ended["lost"] += _end(conn, one, "lost", f"the run of DAG {target} was deleted")
+    return ended, unstarted
+
+
+def _end(
+    conn: psycopg.Connection[Any],
+    one: Dispatch,
+    result: Any,
+    details: str | None = None,
+    tasks: Sequence[str] | None = None,
+) -> int:
+    statement = verbs.end_dispatch(one.dag_id, one.run_id, result, details=details, failed_tasks=tasks)
+    try:
+        return int(bool(run(conn, statement)))
+    except InUse as error:
+        # An open transaction has this one; the others must not wait for it. The next round ends it.
+        log.warning("%s", error)
+        return 0
