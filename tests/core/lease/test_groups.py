@@ -270,7 +270,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
         chance = random.Random(number)
         sessions = [connect(autocommit=False) for _ in range(2)]
         numbers: list[defaultdict[str, int]] = [defaultdict(int) for _ in sessions]
-        for turn in range(30):
+        for turn in range(15):
             place = turn % 2  # the transaction of the other session is still open
             keys = [chance.choice(groups) for _ in range(chance.randint(1, 10))]
             made, batch = numbers[place].copy(), []
@@ -319,7 +319,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
                         handle(message)
                         patiently(session, verbs.archive(message.lock_token, [message.id]))
                 if not leased:
-                    stop.wait(0.005)
+                    stop.wait(0.02)
 
     conn = connect()
     with ThreadPoolExecutor(7) as pool:
@@ -332,7 +332,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
         for consumer in consumers:
             consumer.result()
     assert crowded == []
-    assert sum(map(len, seen.values())) > 300
+    assert sum(map(len, seen.values())) > 150
     for places in seen.values():
         assert places == list(range(1, len(places) + 1))
 
