@@ -134,6 +134,7 @@ REFUSED = [
     ("partition_archive", "partition_archive"),
     ("partition_archive", "adopt_archive_default"),
     ("upkeep", "take_over"),
+    ("end_dispatch", "end_dispatch"),
     ("extend_dispatches", "end_dispatch"),
     ("extend_dispatches", "end_dispatch lost"),
     ("extend_dispatches", "release_messages holder"),
