@@ -34,9 +34,9 @@ FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state
 # code decides is the same on each.
 OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/core/,whole connection/test_connection.py \
 	install/test_copies.py install/test_schema.py install/test_upgrade.py \
-	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py upkeep/test_upkeep.py upkeep/test_health.py \
-	upkeep/test_drift.py archive/test_archive.py publish/test_limits.py queues/test_drop.py lease/test_locks.py \
-	lease/test_waits.py lease/test_marks.py lease/test_pairs.py lease/test_isolation.py) \
+	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py upkeep/test_health.py upkeep/test_drift.py \
+	archive/test_archive.py queues/test_drop.py lease/test_locks.py lease/test_waits.py lease/test_pairs.py \
+	lease/test_isolation.py) \
 	--ignore=tests/core/whole/test_state_machine.py \
 	tests/test_bad_input.py -k "(not test_bad_input or function) and not test_a_role_may_do_its_verbs_and_no_other"
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.

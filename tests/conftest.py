@@ -215,7 +215,7 @@ def empty_dsn(cluster: Cluster, empty_databases: Clones) -> Iterator[str]:
 
 
 @pytest.fixture
-def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
+def cron_database(cluster: Cluster, template_database: str) -> str:
     """The URI of the one database that pg_cron serves, with the schema installed and no job yet.
 
     The database stays from test to test: the process of pg_cron ends with it and does not always come back.
@@ -224,9 +224,16 @@ def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
 
     dsn = cluster.create_database(CRON_DATABASE, template=template_database)
     with psycopg.connect(dsn, autocommit=True) as conn:
-        migrate(conn)
-    yield dsn
-    with psycopg.connect(dsn, autocommit=True) as conn:
+        if conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,):
+            migrate(conn)
+    return dsn
+
+
+@pytest.fixture
+def cron_dsn(cron_database: str) -> Iterator[str]:
+    """The URI of the database of pg_cron, for what sees only what is committed; the schema goes after the test."""
+    yield cron_database
+    with psycopg.connect(cron_database, autocommit=True) as conn:
         # pg_cron remembers its tables by their number: with an extension made anew it misses what changes.
         if conn.execute("SELECT to_regclass('cron.job')").fetchone() != (None,):
             conn.execute("DELETE FROM cron.job; DELETE FROM cron.job_run_details")
@@ -241,10 +248,23 @@ def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def cron_conn(cron_dsn: str) -> Iterator[Connection]:
-    """An autocommit session to the database of pg_cron, named as no upkeep is."""
+def cron_session(cron_dsn: str) -> Iterator[Connection]:
+    """An autocommit session to the database of pg_cron, named as no upkeep is, for a test of what pg_cron does."""
     with psycopg.connect(cron_dsn, autocommit=True, application_name="by hand") as conn:
         yield conn
+
+
+@pytest.fixture
+def cron_conn(cron_database: str) -> Iterator[Connection]:
+    """A session to the database of pg_cron in a transaction that is rolled back: pg_cron learns nothing from it.
+
+    To install the schema anew for each test would take longer than most of them.
+    """
+    with psycopg.connect(cron_database, autocommit=True, application_name="by hand") as conn:
+        # To roll this back would make the extension anew.
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
+        with conn.transaction(force_rollback=True):
+            yield conn
 
 
 @pytest.fixture

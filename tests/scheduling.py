@@ -15,6 +15,7 @@ ORDER = (
     "tests/chaos/",
     "tests/airflow_layer/test_spark.py",
     "tests/core/whole/test_costs.py",
+    "tests/core/lease/test_waits.py",  # computes little, for half a minute
     "tests/core/upkeep/test_health.py",
     "tests/web/",
     "tests/test_site.py",

@@ -65,7 +65,7 @@ def test_partitions_by_day_begin_when_the_months_that_have_messages_end(conn: Co
         run(conn, verbs.partition_archive("year"))
 
 
-@pytest.mark.parametrize("sizes", [["day"], ["month"], ["day", "month"], ["month", "day"], ["day", "month", "day"]])
+@pytest.mark.parametrize("sizes", [["day", "month", "day"], ["month", "day"]])
 @pytest.mark.parametrize("made_by", ["day", "month"])
 def test_whatever_the_sizes_were_no_period_is_left_out(conn: Connection, sizes: list[str], made_by: str) -> None:
     conn.execute("UPDATE messages.archive_policy SET partition_by = %s", [made_by])
@@ -74,10 +74,10 @@ def test_whatever_the_sizes_were_no_period_is_left_out(conn: Connection, sizes: 
     run(conn, verbs.upkeep())
     for size in sizes:
         run(conn, verbs.partition_archive(size))
-    made = partitions(conn)
-    assert all(former[2] == later[1] for former, later in pairwise(made)), made
-    found = conn.execute("SELECT severity, finding FROM messages.health_archive_partitions()").fetchone()
-    assert found[0] == "ok", found
+        made = partitions(conn)
+        assert all(former[2] == later[1] for former, later in pairwise(made)), made
+        found = conn.execute("SELECT severity, finding FROM messages.health_archive_partitions()").fetchone()
+        assert found[0] == "ok", found
 
 
 def test_retention_drops_a_partition_of_which_nothing_has_to_be_kept(conn: Connection, queue: Queue) -> None:

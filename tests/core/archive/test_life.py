@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -183,11 +184,7 @@ def test_what_only_some_may_see_is_kept_from_the_others(conn: Connection, queue:
         conn.execute("DROP ROLE carol")
 
 
-@pytest.mark.parametrize("step", ["30 minutes", "1 hour", "4 hours", "1 day", "90 minutes"])
-@pytest.mark.parametrize("until", [timedelta(0), timedelta(hours=30, minutes=20)])
-def test_deaths_of_whole_hours_and_days_are_those_of_their_minutes(
-    conn: Connection, queue: Queue, step: str, until: timedelta
-) -> None:
+def test_deaths_of_whole_hours_and_days_are_those_of_their_minutes(conn: Connection, queue: Queue) -> None:
     queue("orders")
     conn.execute(
         "INSERT INTO messages.history_cause"
@@ -195,15 +192,21 @@ def test_deaths_of_whole_hours_and_days_are_those_of_their_minutes(
         " 'failed', 'f' || n % 3, 1 + n % 5"
         " FROM generate_series(1, 800) n"
     )
-    ask = (
-        "SELECT fingerprint, died, trend, first_at, last_at, series FROM messages.dead_trend('orders',"
-        " since => now() - interval '3 days', until => now() - %s, step => %s::interval)"
-    )
+    asked = list(product(["30 minutes", "1 hour", "4 hours", "1 day", "90 minutes"], ["0", "30 hours 20 minutes"]))
+
+    def deaths() -> dict[tuple[str, str], list[Any]]:
+        ask = (
+            "SELECT fingerprint, died, trend, first_at, last_at, series FROM messages.dead_trend('orders',"
+            " since => %s - interval '3 days', until => %s - %s::interval, step => %s::interval)"
+        )
+        return {(step, ago): conn.execute(ask, [now, now, ago, step]).fetchall() for step, ago in asked}
+
+    ((now,),) = conn.execute("SELECT now()").fetchall()
     with conn.transaction(force_rollback=True):
         conn.execute(
             "UPDATE messages.history_progress SET hours_until = now() - interval '9 days', days_until = '-infinity'"
         )
-        of_minutes = conn.execute(ask, [until, step]).fetchall()
+        of_minutes = deaths()
     for longer, shorter in (("hour", "minute"), ("day", "hour")):
         conn.execute(
             "INSERT INTO messages.history_cause SELECT queue_name, %(longer)s::text,"
@@ -216,8 +219,8 @@ def test_deaths_of_whole_hours_and_days_are_those_of_their_minutes(
         "UPDATE messages.history_progress SET hours_until = date_trunc('hour', now(), 'UTC'),"
         " days_until = date_trunc('day', now(), 'UTC')"
     )
-    assert len(of_minutes) == 3
-    assert conn.execute(ask, [until, step]).fetchall() == of_minutes
+    assert {len(causes) for causes in of_minutes.values()} == {3}
+    assert deaths() == of_minutes
 
 
 def test_what_is_made_of_hours_is_read_instead_of_their_minutes(conn: Connection, queue: Queue) -> None:

@@ -212,21 +212,14 @@ def test_a_consumer_leaves_the_last_error(
 
 
 @pytest.mark.parametrize(("form", "opened"), [("one", connect), ("batch", partial(psycopg.connect, autocommit=True))])
-@pytest.mark.parametrize(
-    "body",
-    [
-        "('1' || repeat('0', 6000))::jsonb",
-        "'1e60000'::jsonb",
-        "(repeat('[', 3000) || repeat(']', 3000))::jsonb",
-    ],
-)
 def test_json_that_python_cannot_read_is_rejected_alone(
-    dsn: str, conn: Connection, queue: Queue, body: str, form: str, opened: Connect
+    dsn: str, conn: Connection, queue: Queue, form: str, opened: Connect
 ) -> None:
     queue("orders")
     run(conn, verbs.publish("orders", "first"))
-    conn.execute(f"SELECT messages.publish('orders', {body})".encode())
-    conn.execute(f"SELECT messages.publish('orders', '2', headers => jsonb_build_object('deep', {body}))".encode())
+    for body in ("'1' || repeat('0', 6000)", "'1e60000'", "repeat('[', 3000) || repeat(']', 3000)"):
+        for call in ("publish('orders', {})", "publish('orders', '2', headers => jsonb_build_object('deep', {}))"):
+            conn.execute(f"SELECT messages.{call.format(f'({body})::jsonb')}".encode())
     run(conn, verbs.publish("orders", "last"))
     seen: list[Any] = []
     if form == "one":
@@ -236,11 +229,11 @@ def test_json_that_python_cannot_read_is_rejected_alone(
             queue_name="orders", handle_batch=lambda messages: seen.extend(message.body for message in messages)
         )
     with opened(dsn) as own:
-        assert consumer.drain(own) == {"success": 2, "rejected": 2}
+        assert consumer.drain(own) == {"success": 2, "rejected": 6}
     assert seen == ["first", "last"]
     ended = conn.execute("SELECT result, attempts, details FROM messages.message_archive ORDER BY id").fetchall()
-    assert [row[:2] for row in ended] == [("success", 1), ("rejected", 1), ("rejected", 1), ("success", 1)]
-    assert all("Python cannot read its JSON" in row[2] for row in ended[1:3])
+    assert [row[:2] for row in ended] == [("success", 1), *[("rejected", 1)] * 6, ("success", 1)]
+    assert all("Python cannot read its JSON" in row[2] for row in ended[1:-1])
 
 
 @pytest.mark.parametrize(

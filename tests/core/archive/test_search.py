@@ -59,30 +59,29 @@ def pages(conn: Connection, state: str, **given: Any) -> list[int]:
     return [row["id"] for row in found]
 
 
-@pytest.mark.parametrize("state", STATES)
 def test_a_list_of_a_state_is_read_in_pages_without_a_gap_or_a_repetition(
-    conn: Connection, ids: dict[str, list[int]], state: str
+    conn: Connection, ids: dict[str, list[int]]
 ) -> None:
-    order = ids[state] if state in ("delayed", "leased") else ids[state][::-1]
-    assert pages(conn, state) == order
-    assert pages(conn, state, topic="eu.3") == [ids[state][3]]
-    assert pages(conn, state, since=datetime.now(UTC) - MINUTE) == order
-    assert pages(conn, state, until=datetime.now(UTC) - MINUTE) == []
-    (found,) = run(conn, verbs.search_messages("orders", state=state, reference="ref-3"))
-    assert (found["id"], found["reference"], found["topic"]) == (ids[state][3], "ref-3", "eu.3")
-    (found,) = run(conn, verbs.search_messages("orders", message_id=ids[state][3]))
-    assert found["id"] == ids[state][3]
-    assert run(conn, verbs.search_messages("bills", message_id=ids[state][3])) == []
+    for state in STATES:
+        order = ids[state] if state in ("delayed", "leased") else ids[state][::-1]
+        assert pages(conn, state) == order, state
+        assert pages(conn, state, topic="eu.3") == [ids[state][3]], state
+        assert pages(conn, state, since=datetime.now(UTC) - MINUTE) == order, state
+        assert pages(conn, state, until=datetime.now(UTC) - MINUTE) == [], state
+        (found,) = run(conn, verbs.search_messages("orders", state=state, reference="ref-3"))
+        assert (found["id"], found["reference"], found["topic"]) == (ids[state][3], "ref-3", "eu.3")
+        (found,) = run(conn, verbs.search_messages("orders", message_id=ids[state][3]))
+        assert found["id"] == ids[state][3]
+        assert run(conn, verbs.search_messages("bills", message_id=ids[state][3])) == [], state
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_messages_of_one_time_are_read_in_pages_too(conn: Connection, ids: dict[str, list[int]], state: str) -> None:
+def test_messages_of_one_time_are_read_in_pages_too(conn: Connection, ids: dict[str, list[int]]) -> None:
     before = conn.execute("SELECT now() - interval '1 minute'").fetchone()
     conn.execute("UPDATE messages.message_rows SET visible_at = %s WHERE visible_at < now()", before)
     conn.execute("UPDATE messages.message_rows SET visible_at = 'infinity' WHERE visible_at > now()")
     conn.execute("UPDATE messages.archive_rows SET archived_at = %s", before)
     conn.execute("UPDATE messages.dead_message SET archived_at = %s", before)
-    assert sorted(pages(conn, state)) == ids[state]
+    assert {state: sorted(pages(conn, state)) for state in STATES} == ids
 
 
 def test_all_messages_of_a_cause_are_found(conn: Connection, ids: dict[str, list[int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final
@@ -86,10 +87,11 @@ def settings_of(conn: Connection, kinds: list[str]) -> Iterator[tuple[str, str]]
 
 
 def companies(walked: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Put sixteen values of different settings together, as each session costs a second; what stops a verb is alone."""
+    """Put values of different settings together, as each session costs a second; what stops a verb is alone."""
     alone = [[setting] for setting in walked if setting[0] in MAY_END]
     others = [setting for setting in walked if setting[0] not in MAY_END]
-    number = max(1, len(others) // 16)
+    # At least as many as a setting has values, which stand together: one session has one value of a setting.
+    number = max(*Counter(name for name, _ in others).values(), len(others) // 24)
     return alone + [others[place::number] for place in range(number)]
 
 

@@ -481,7 +481,7 @@ def test_publishers_consumers_and_cleaners_at_once_lose_no_body(
     def publisher(number: int) -> None:
         own = connect()
         for n in itertools.count(number * 1_000_000):
-            if stop.is_set():
+            if stop.wait(0.005):
                 return
             with own.transaction(force_rollback=n % 3 == 0):
                 publish(own, store, n)
@@ -490,14 +490,14 @@ def test_publishers_consumers_and_cleaners_at_once_lose_no_body(
 
     def cleaner(number: int) -> None:
         own = connect()
-        while not stop.is_set():
+        while not stop.wait(0.02):
             # Longer than any of these transactions, also on a machine with a lot to do.
             removed[str(number)] += store.clean(own, older_than=timedelta(seconds=4))
 
     def consumer() -> None:
         own = connect()
         handler = Consumer(queue_name="orders", handle=lambda message: got.append(message.body), bodies=store)
-        while not stop.is_set():
+        while not stop.wait(0.005):
             handler.drain(own)
 
     with ThreadPoolExecutor(5) as pool:

@@ -506,7 +506,7 @@ def test_what_somebody_else_holds_is_waited_for(conn: Connection, connect: Conne
 def test_what_stays_held_is_named(conn: Connection, dead: Die) -> None:
     ids = dead(2)
     run(conn, verbs.lease_dead("orders", max_messages=1, lease_for=MINUTE))
-    summary = repair(keep, lease_for=timedelta(seconds=2)).run(conn)
+    summary = repair(keep, lease_for=timedelta(seconds=1)).run(conn)
     assert summary["ids"] == {"requeued": [ids[1]], "held": [ids[0]]}
 
 

@@ -148,7 +148,7 @@ def test_a_run_with_thousands_of_failed_tasks_keeps_the_errors_of_twenty(conn: C
 def test_who_handled_a_dead_message_is_its_run_however_that_ended(conn: Connection, queue: Queue, result: Any) -> None:
     run(conn, verbs.publish(queue("orders", max_attempts=1), 7))
     (one,) = dispatch(
-        conn, dispatched_by="a dispatcher", lease_for=timedelta(milliseconds=1 if "lock" in result else 9e6)
+        conn, dispatched_by="a dispatcher", lease_for=timedelta(milliseconds=200 if "lock" in result else 9e6)
     )
     if result == "lock_expired":
         until_leases_expire(conn)

@@ -16,37 +16,39 @@ JOBS = "SELECT jobname, database, username FROM cron.job ORDER BY jobname"
 pytestmark = pytest.mark.cron
 
 
-def schedule_from(cron_conn: Connection, conn: Connection) -> list[tuple[Any, ...]]:
+def schedule_from(cron_session: Connection, conn: Connection) -> list[tuple[Any, ...]]:
     """Let pg_cron, which lives elsewhere, do the upkeep of this database, as the refusal says; return all jobs."""
     with pytest.raises(CronUnavailable) as refused:
         run(conn, verbs.install_cron(CRON_ROLE))
     statement = (refused.value.fix or "").partition("SELECT ")[2].partition("; or let Airflow")[0]
-    cron_conn.execute(f"SELECT {statement}".encode())
-    return cron_conn.execute(JOBS).fetchall()
+    cron_session.execute(f"SELECT {statement}".encode())
+    return cron_session.execute(JOBS).fetchall()
 
 
-def test_the_jobs_of_two_databases_live_side_by_side_and_go_one_by_one(cron_conn: Connection, conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
+def test_the_jobs_of_two_databases_live_side_by_side_and_go_one_by_one(
+    cron_session: Connection, conn: Connection
+) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
     other = conn.info.dbname
-    jobs = schedule_from(cron_conn, conn)
+    jobs = schedule_from(cron_session, conn)
     assert [(database, username) for _, database, username in jobs].count((other, CRON_ROLE)) == 2
     assert len(jobs) == 4
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
-    assert run(cron_conn, verbs.uninstall_cron()) == 2
-    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
-    migrations.uninstall(cron_conn)
-    assert {database for _, database, _ in cron_conn.execute(JOBS).fetchall()} == {other}
+    assert run(cron_session, verbs.upkeep_mode()) == "pg_cron"
+    assert run(cron_session, verbs.uninstall_cron()) == 2
+    assert run(cron_session, verbs.upkeep_mode()) == "airflow"
+    migrations.uninstall(cron_session)
+    assert {database for _, database, _ in cron_session.execute(JOBS).fetchall()} == {other}
     assert conn.execute("SELECT pg_has_role(%s, 'messages_upkeep', 'USAGE')", [CRON_ROLE]).fetchone() == (True,)
 
 
-def test_uninstalling_elsewhere_keeps_the_login_of_the_upkeep(cron_conn: Connection, conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
-    before = cron_conn.execute(JOBS).fetchall()
+def test_uninstalling_elsewhere_keeps_the_login_of_the_upkeep(cron_session: Connection, conn: Connection) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
+    before = cron_session.execute(JOBS).fetchall()
     migrations.uninstall(conn)
-    assert cron_conn.execute(JOBS).fetchall() == before
-    cron_conn.execute(f"SET ROLE {CRON_ROLE}".encode())
-    assert "archived" in run(cron_conn, verbs.upkeep())
-    cron_conn.execute("RESET ROLE")
+    assert cron_session.execute(JOBS).fetchall() == before
+    cron_session.execute(f"SET ROLE {CRON_ROLE}".encode())
+    assert "archived" in run(cron_session, verbs.upkeep())
+    cron_session.execute("RESET ROLE")
 
 
 def test_a_schema_that_somebody_called_cron_is_not_taken_for_pg_cron(conn: Connection) -> None:

@@ -103,8 +103,10 @@ def test_a_head_that_comes_back_goes_before_the_rest_of_its_group(
     assert lease(other) == []
 
 
-@pytest.mark.parametrize("dies", ["failed", "lock_expired"])
-@pytest.mark.parametrize("remedy", ["dismissed", "requeued", "skipped"])
+@pytest.mark.parametrize(
+    ("dies", "remedy"),
+    [("failed", "dismissed"), ("failed", "requeued"), ("failed", "skipped"), ("lock_expired", "requeued")],
+)
 def test_a_dead_head_blocks_its_group_until_it_has_a_remedy(
     conn: Connection, other: Connection, queue: Queue, dies: str, remedy: str
 ) -> None:
@@ -270,7 +272,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
         chance = random.Random(number)
         sessions = [connect(autocommit=False) for _ in range(2)]
         numbers: list[defaultdict[str, int]] = [defaultdict(int) for _ in sessions]
-        for turn in range(30):
+        for turn in range(15):
             place = turn % 2  # the transaction of the other session is still open
             keys = [chance.choice(groups) for _ in range(chance.randint(1, 10))]
             made, batch = numbers[place].copy(), []
@@ -319,7 +321,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
                         handle(message)
                         patiently(session, verbs.archive(message.lock_token, [message.id]))
                 if not leased:
-                    stop.wait(0.005)
+                    stop.wait(0.02)
 
     conn = connect()
     with ThreadPoolExecutor(7) as pool:
@@ -332,7 +334,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
         for consumer in consumers:
             consumer.result()
     assert crowded == []
-    assert sum(map(len, seen.values())) > 300
+    assert sum(map(len, seen.values())) > 150
     for places in seen.values():
         assert places == list(range(1, len(places) + 1))
 

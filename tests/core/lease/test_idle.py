@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.core.errors import InUse
 from airflow_provider_pgqueue.core.message import Dispatch
 from tests.waiting import until
 
@@ -59,20 +58,6 @@ def test_an_idle_transaction_keeps_no_other_dispatch_from_being_renewed(
         "SELECT lock_expires_at - clock_timestamp() > '59 minutes' FROM messages.message WHERE id = %s", other.ids
     ).fetchone()
     assert left == (True,)
-
-
-def test_a_dispatch_that_an_idle_transaction_is_ending_is_in_use(
-    conn: Connection, connect: Connect, queue: Queue
-) -> None:
-    queue("orders")
-    (only,) = dispatches(conn, 1)
-    holder = connect(autocommit=False)
-    assert run(holder, verbs.end_dispatch(only.dag_id, only.run_id, "failed")) == 1
-    conn.execute("SET statement_timeout = '20s'")
-    with pytest.raises(InUse, match=r"the dispatch of run .* is in use"):
-        run(conn, verbs.end_dispatch(only.dag_id, only.run_id, "success"))
-    holder.rollback()
-    assert run(conn, verbs.end_dispatch(only.dag_id, only.run_id, "success")) == 1
 
 
 PARTITION = (

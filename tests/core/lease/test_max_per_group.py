@@ -23,9 +23,9 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 __all__ = ["idle", "other"]  # fixtures
-CROWDED = """
-    SELECT group_key, count(*) FROM messages.message WHERE lock_expires_at > statement_timestamp()
-     GROUP BY group_key HAVING count(*) > 3
+LEASED = """
+    SELECT count(*) FROM messages.message WHERE lock_expires_at > statement_timestamp()
+     GROUP BY group_key HAVING count(*) >= 3
 """
 
 
@@ -134,11 +134,10 @@ def test_two_that_end_at_the_same_time_leave_no_room_that_a_look_does_not_fill(
 def test_no_more_of_a_group_are_leased_than_may_be_while_leases_begin_and_end_in_every_way(
     connect: Connect, queue: Queue
 ) -> None:
-    """Twenty consumers that crash, roll back, release and let leases end, over five groups."""
+    """Eight consumers that crash, roll back, release and let leases end, over five groups."""
     conn, stop = connect(), threading.Event()
     queue("orders", max_leased_per_group=3, max_attempts=1000)
-    run(conn, verbs.publish_batch("orders", range(1500), group_keys=[f"g{n % 5}" for n in range(1500)]))
-    full = threading.Event()
+    run(conn, verbs.publish_batch("orders", range(500), group_keys=[f"g{n % 5}" for n in range(500)]))
 
     def consume(number: int) -> None:
         session, chance = connect(), random.Random(number)
@@ -155,28 +154,28 @@ def test_no_more_of_a_group_are_leased_than_may_be_while_leases_begin_and_end_in
             elif what < 0.15:
                 run(session, verbs.consume("orders", max_messages=2))
             else:
-                for message in lease(session, max_messages=chance.randint(1, 10)):
+                leased = lease(session, max_messages=chance.randint(1, 10))
+                for message in leased:
                     end = verbs.release if chance.random() < 0.1 else verbs.archive
                     with suppress(LeaseLost):
                         run(session, end(message.lock_token, [message.id]))
+                if not leased:
+                    stop.wait(0.02)
 
-    def watch() -> list[Any]:
-        session, found = connect(), []
-        while not stop.wait(0.001):
-            found += session.execute(CROWDED).fetchall()
-            if session.execute(CROWDED.replace("> 3", "= 3")).fetchall():
-                full.set()
+    def watch() -> set[int]:
+        session, found = connect(), set[int]()
+        while not stop.wait(0.005):
+            found.update(number for (number,) in session.execute(LEASED).fetchall())
         return found
 
-    with ThreadPoolExecutor(21) as pool:
-        crowded = pool.submit(watch)
+    with ThreadPoolExecutor(9) as pool:
+        most = pool.submit(watch)
         try:
-            consumers = [pool.submit(consume, number) for number in range(20)]
+            consumers = [pool.submit(consume, number) for number in range(8)]
             empty = "SELECT FROM messages.message"
             until(lambda: conn.execute(empty).rowcount == 0, timeout=120, what="an empty queue")
         finally:
             stop.set()
         for consumer in consumers:
             consumer.result()
-        assert crowded.result() == []
-    assert full.is_set(), "three of a group are leased at once"
+        assert most.result() == {3}

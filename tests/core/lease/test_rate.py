@@ -71,10 +71,10 @@ def most_in_a_period(times: list[datetime], period: timedelta) -> int:
 def test_the_rate_is_kept_by_many_sessions_that_are_killed_or_time_out_and_next_to_an_idle_one(
     connect: Connect, idle: Connection, queue: Queue
 ) -> None:
-    rate, burst, seconds = 100, 10, 3.0
+    rate, burst, seconds = 100, 10, 2.0
     conn, stop = connect(), threading.Event()
     queue("orders", rate_limit=rate, rate_burst=burst)
-    run(conn, verbs.publish_batch("orders", range(5000)))
+    run(conn, verbs.publish_batch("orders", range(1000)))
     assert number(idle, max_messages=1) == 1  # and its transaction stays open
 
     def consume(place: int) -> None:
@@ -101,9 +101,9 @@ def test_the_rate_is_kept_by_many_sessions_that_are_killed_or_time_out_and_next_
                 " AND datname = current_database() ORDER BY random() LIMIT 1"
             )
 
-    with ThreadPoolExecutor(41) as pool:
+    with ThreadPoolExecutor(21) as pool:
         killer = pool.submit(kill)
-        consumers = [pool.submit(consume, place) for place in range(40)]
+        consumers = [pool.submit(consume, place) for place in range(20)]
         began = time.monotonic()
         stop.wait(seconds)
         stop.set()

@@ -282,14 +282,14 @@ def schedule_by_hand(conn: Connection, name: str, command: str) -> None:
 
 
 @pytest.mark.cron
-def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
-    run(cron_conn, verbs.uninstall_cron())
-    schedule_by_hand(cron_conn, "mine", "SELECT messages.upkeep()")
-    schedule_by_hand(cron_conn, "mine too", "SELECT messages.run_schedules()")
-    assert "did no upkeep yet" in check(cron_conn, "cron_jobs").finding
-    upkeep_of_pg_cron(cron_conn)
-    own_name = check(cron_conn, "cron_jobs")
+def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_session: Connection) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
+    run(cron_session, verbs.uninstall_cron())
+    schedule_by_hand(cron_session, "mine", "SELECT messages.upkeep()")
+    schedule_by_hand(cron_session, "mine too", "SELECT messages.run_schedules()")
+    assert "did no upkeep yet" in check(cron_session, "cron_jobs").finding
+    upkeep_of_pg_cron(cron_session)
+    own_name = check(cron_session, "cron_jobs")
     assert (own_name.severity, own_name.fix) == ("ok", None)
     assert re.fullmatch(r"pg_cron job \d+ does the upkeep as messages_cron", own_name.finding)
 
@@ -321,24 +321,24 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
 
 
 @pytest.mark.cron
-def test_the_login_of_the_jobs_purges_their_history_where_the_owner_may_not(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
-    cron_conn.execute("GRANT USAGE ON SCHEMA cron TO messages_cron")
-    cron_conn.execute(HIDDEN["the rows"].encode())
-    cron_conn.execute(
+def test_the_login_of_the_jobs_purges_their_history_where_the_owner_may_not(cron_session: Connection) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
+    cron_session.execute("GRANT USAGE ON SCHEMA cron TO messages_cron")
+    cron_session.execute(HIDDEN["the rows"].encode())
+    cron_session.execute(
         "INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)"
         " SELECT jobid, runid, database, username, command, 'succeeded', past, past FROM cron.job,"
         " (VALUES (1, now() - interval '9 days'), (2, now() - interval '8 days'), (3, now())) AS old (runid, past)"
         " WHERE jobname = 'messages:upkeep'"
     )
-    ((command,),) = cron_conn.execute("SELECT command FROM cron.job WHERE jobname = 'messages:upkeep'").fetchall()
-    cron_conn.execute("SELECT cron.alter_job(jobid, active => false) FROM cron.job")
+    ((command,),) = cron_session.execute("SELECT command FROM cron.job WHERE jobname = 'messages:upkeep'").fetchall()
+    cron_session.execute("SELECT cron.alter_job(jobid, active => false) FROM cron.job")
     try:
-        with psycopg.connect(cron_conn.info.dsn, user=CRON_ROLE, autocommit=True) as job:
+        with psycopg.connect(cron_session.info.dsn, user=CRON_ROLE, autocommit=True) as job:
             job.execute(command)
-        assert cron_conn.execute("SELECT runid FROM cron.job_run_details WHERE runid <= 3").fetchall() == [(3,)]
+        assert cron_session.execute("SELECT runid FROM cron.job_run_details WHERE runid <= 3").fetchall() == [(3,)]
     finally:
-        cron_conn.execute("REVOKE ALL ON SCHEMA cron FROM messages_cron")
+        cron_session.execute("REVOKE ALL ON SCHEMA cron FROM messages_cron")
 
 
 def upkeep_of_pg_cron(conn: Connection, role: str = CRON_ROLE) -> None:
@@ -363,29 +363,29 @@ HIDDEN = {
 
 @pytest.mark.cron
 @pytest.mark.parametrize("hidden", HIDDEN)
-def test_a_job_that_the_owner_cannot_see_is_judged_by_what_it_did(cron_conn: Connection, hidden: str) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
-    cron_conn.execute(HIDDEN[hidden].encode())
-    upkeep_of_pg_cron(cron_conn)
-    assert check(cron_conn, "cron_jobs") == Finding(
+def test_a_job_that_the_owner_cannot_see_is_judged_by_what_it_did(cron_session: Connection, hidden: str) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
+    cron_session.execute(HIDDEN[hidden].encode())
+    upkeep_of_pg_cron(cron_session)
+    assert check(cron_session, "cron_jobs") == Finding(
         "cron_jobs", "ok", "pg_cron does the upkeep as messages_cron, in a job that role messages_owner cannot see"
     )
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
-    pass_minutes(cron_conn, 4)
-    late = check(cron_conn, "cron_jobs")
+    assert run(cron_session, verbs.upkeep_mode()) == "pg_cron"
+    pass_minutes(cron_session, 4)
+    late = check(cron_session, "cron_jobs")
     assert late.severity == "warning"
     assert late.finding.startswith("pg_cron did no upkeep for 00:04:0")
-    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
-    run(cron_conn, verbs.upkeep())
-    assert check(cron_conn, "cron_jobs").finding == "pg_cron has no job for the upkeep; by hand does it"
-    upkeep_of_pg_cron(cron_conn, "postgres")
-    powerful = check(cron_conn, "cron_jobs")
+    assert run(cron_session, verbs.upkeep_mode()) == "airflow"
+    run(cron_session, verbs.upkeep())
+    assert check(cron_session, "cron_jobs").finding == "pg_cron has no job for the upkeep; by hand does it"
+    upkeep_of_pg_cron(cron_session, "postgres")
+    powerful = check(cron_session, "cron_jobs")
     assert (powerful.severity, powerful.finding.partition(",")[0]) == (
         "critical",
         "pg_cron does the upkeep as the superuser postgres",
     )
-    fix(cron_conn, powerful.fix)
-    assert check(cron_conn, "cron_jobs").severity == "ok"
+    fix(cron_session, powerful.fix)
+    assert check(cron_session, "cron_jobs").severity == "ok"
 
 
 @pytest.mark.cron
@@ -428,41 +428,41 @@ def test_a_job_for_another_database_does_not_pass_and_is_not_removed(cron_conn: 
 
 
 @pytest.mark.cron
-def test_a_job_that_is_there_and_does_nothing_is_no_upkeep(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
-    assert check(cron_conn, "cron_jobs").severity == "ok"
-    pass_minutes(cron_conn, 4)
-    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
-    idle = check(cron_conn, "cron_jobs")
+def test_a_job_that_is_there_and_does_nothing_is_no_upkeep(cron_session: Connection) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
+    assert check(cron_session, "cron_jobs").severity == "ok"
+    pass_minutes(cron_session, 4)
+    assert run(cron_session, verbs.upkeep_mode()) == "airflow"
+    idle = check(cron_session, "cron_jobs")
     assert idle.severity == "warning"
     assert re.match(r"pg_cron job \d+ did no upkeep for 00:04:0\d$", idle.finding)
-    fix(cron_conn, idle.fix)
-    assert check(cron_conn, "cron_jobs").severity == "ok"
-    upkeep_of_pg_cron(cron_conn)
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
+    fix(cron_session, idle.fix)
+    assert check(cron_session, "cron_jobs").severity == "ok"
+    upkeep_of_pg_cron(cron_session)
+    assert run(cron_session, verbs.upkeep_mode()) == "pg_cron"
 
 
 @pytest.mark.cron
-def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it(cron_conn: Connection) -> None:
+def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it(cron_session: Connection) -> None:
     with pytest.raises(InvalidArgument, match=r"role postgres is a superuser.*run_as => 'messages_cron'"):
-        run(cron_conn, verbs.install_cron())
-    run(cron_conn, verbs.install_cron("postgres"))
-    found = check(cron_conn, "cron_jobs")
+        run(cron_session, verbs.install_cron())
+    run(cron_session, verbs.install_cron("postgres"))
+    found = check(cron_session, "cron_jobs")
     assert found.severity == "critical"
     assert found.finding.count("runs as the superuser postgres") == 2
-    fix(cron_conn, found.fix)
-    assert check(cron_conn, "cron_jobs").severity == "ok"
+    fix(cron_session, found.fix)
+    assert check(cron_session, "cron_jobs").severity == "ok"
     owners = "SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'"
-    assert cron_conn.execute(owners).fetchall() == [(CRON_ROLE,)]
+    assert cron_session.execute(owners).fetchall() == [(CRON_ROLE,)]
 
 
 @pytest.mark.cron
-def test_the_login_of_the_jobs_has_to_be_able_to_do_the_upkeep(cron_conn: Connection, role: str) -> None:
+def test_the_login_of_the_jobs_has_to_be_able_to_do_the_upkeep(cron_session: Connection, role: str) -> None:
     with pytest.raises(InvalidArgument, match="role 'messages_upkeep' may not log in"):
-        run(cron_conn, verbs.install_cron("messages_upkeep"))
-    cron_conn.execute(sql.SQL("ALTER ROLE {} LOGIN").format(sql.Identifier(role)))
+        run(cron_session, verbs.install_cron("messages_upkeep"))
+    cron_session.execute(sql.SQL("ALTER ROLE {} LOGIN").format(sql.Identifier(role)))
     with pytest.raises(InvalidArgument, match=f"may not execute messages.upkeep.*GRANT messages_upkeep TO {role}"):
-        run(cron_conn, verbs.install_cron(role))
+        run(cron_session, verbs.install_cron(role))
 
 
 @pytest.fixture

@@ -20,44 +20,44 @@ Connection = psycopg.Connection[Any]
 pytestmark = pytest.mark.cron
 
 
-def test_pg_cron_publishes_at_a_real_tick(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
-    run(cron_conn, verbs.schedule("s", "* * * * *", "default", 1))
-    due = only(cron_conn).next_at
-    cron_conn.execute("LISTEN new_message")
-    (rung,) = cron_conn.notifies(timeout=75, stop_after=1)
-    assert cron_conn.execute("SELECT id::text FROM messages.message").fetchall() == [(rung.payload,)]
-    assert only(cron_conn).last_tick == due
+def test_pg_cron_publishes_at_a_real_tick(cron_session: Connection) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
+    run(cron_session, verbs.schedule("s", "* * * * *", "default", 1))
+    due = only(cron_session).next_at
+    cron_session.execute("LISTEN new_message")
+    (rung,) = cron_session.notifies(timeout=75, stop_after=1)
+    assert cron_session.execute("SELECT id::text FROM messages.message").fetchall() == [(rung.payload,)]
+    assert only(cron_session).last_tick == due
 
 
-def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
+def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_session: Connection) -> None:
+    run(cron_session, verbs.install_cron(CRON_ROLE))
     broken = "SELECT cron.alter_job(jobid, command => 'SELECT messages.upkeep(), 1/0') FROM cron.job"
-    cron_conn.execute(f"{broken} WHERE jobname = 'messages:upkeep'".encode())
+    cron_session.execute(f"{broken} WHERE jobname = 'messages:upkeep'".encode())
     # pg_cron may miss the first minute.
     failed = "SELECT FROM cron.job_run_details WHERE status = 'failed'"
-    until(lambda: cron_conn.execute(failed).rowcount, timeout=180, what="a minute of pg_cron")
-    found = check(cron_conn, "cron_jobs")
+    until(lambda: cron_session.execute(failed).rowcount, timeout=180, what="a minute of pg_cron")
+    found = check(cron_session, "cron_jobs")
     assert found.severity == "critical"
     assert re.search(r"last run of pg_cron job \d+ \(upkeep\) failed: ERROR: +division by zero", found.finding)
-    fix(cron_conn, found.fix)
-    assert check(cron_conn, "cron_jobs").severity == "ok"
+    fix(cron_session, found.fix)
+    assert check(cron_session, "cron_jobs").severity == "ok"
 
 
-def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_conn: Connection) -> None:
-    install(cron_conn)
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
-    cron_conn.execute("SET ROLE messages_owner")
-    cron_conn.execute(
+def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_session: Connection) -> None:
+    install(cron_session)
+    assert run(cron_session, verbs.upkeep_mode()) == "pg_cron"
+    cron_session.execute("SET ROLE messages_owner")
+    cron_session.execute(
         "CREATE TABLE messages.proof AS SELECT current_user AS who, false AS super LIMIT 0;"
         " GRANT INSERT ON messages.proof TO PUBLIC;"
         "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS $$"
         " INSERT INTO messages.proof SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user;"
         " SELECT '{}'::jsonb $$"
     )
-    cron_conn.execute("RESET ROLE")
-    until(lambda: cron_conn.execute("SELECT FROM messages.proof").rowcount, timeout=180, what="a minute of pg_cron")
-    assert cron_conn.execute("SELECT DISTINCT who, super FROM messages.proof").fetchall() == [(CRON_ROLE, False)]
+    cron_session.execute("RESET ROLE")
+    until(lambda: cron_session.execute("SELECT FROM messages.proof").rowcount, timeout=180, what="a minute of pg_cron")
+    assert cron_session.execute("SELECT DISTINCT who, super FROM messages.proof").fetchall() == [(CRON_ROLE, False)]
 
 
 @pytest.fixture

@@ -175,6 +175,7 @@ def test_a_worker_outlives_a_transaction_that_has_its_message(
     dsn: str, conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
+    conn.execute("ALTER FUNCTION messages.archive SET lock_timeout = '200ms'")  # instead of three seconds, thrice
     with psycopg.connect(dsn) as holder:
 
         def hold(message: Message) -> None:
