@@ -54,8 +54,9 @@ AS $$
                         SELECT count(*) FROM messages.message_rows m
                          WHERE m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = q.queue_name))
                            AND m.lock_expires_at > moment)) END AS leases) free
+      -- Without OFFSET it would be called for each lane, whatever the condition says.
       LEFT JOIN LATERAL (SELECT r.leases, r.next_at FROM messages.rate_left(messages.judge_probe(q), moment) r
-                          WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0) rate ON true
+                          WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 OFFSET 0) rate ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
