@@ -39,6 +39,5 @@ with DAG("pgqueue_remediate_dead", schedule=[flights_died], max_active_runs=1, t
         results=["rejected"],
         function=correct,
         fail_on=["raised", "invalid"],
-        batch_size=1000,
         retries=2,
     )

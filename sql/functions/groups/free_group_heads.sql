@@ -6,9 +6,9 @@ AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
     most   integer;
-    period interval;
+    rated  boolean;
 BEGIN
-    SELECT q.max_leased_per_group, CASE WHEN q.rate_limit_per_group IS NOT NULL THEN q.rate_period END INTO most, period
+    SELECT q.max_leased_per_group, q.rate_limit_per_group IS NOT NULL INTO most, rated
       FROM messages.queue q WHERE q.queue_name = free_group_heads.queue_name COLLATE "default";
     -- Step from one group to the next in the index, however many messages each has, to those of which fewer messages are leased or ready
     -- than may be.
@@ -26,15 +26,13 @@ BEGIN
             SELECT m.id, m.requeues FROM messages.message_rows m
              WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key AND m.visible_at = 'infinity'
              ORDER BY m.requeues DESC, m.id
-             LIMIT CASE WHEN h.visible_at > moment THEN most ELSE most - (
+             LIMIT least(CASE WHEN h.visible_at > moment THEN most ELSE most - (
                 SELECT count(*) FROM (
                     SELECT FROM messages.message_rows e
                      WHERE e.queue_name = free_group_heads.queue_name COLLATE "default" AND e.group_key = h.group_key AND e.visible_at <= moment
-                     LIMIT most) entered) END) next
+                     LIMIT most) entered) END,
+                (SELECT b.leases FROM messages.group_buckets(free_group_heads.queue_name, ARRAY[h.group_key], moment) b WHERE rated))) next
          WHERE (h.visible_at > moment OR most > 1)
-           AND NOT EXISTS (SELECT FROM messages.group_rate r
-                            WHERE period IS NOT NULL AND r.queue_name = free_group_heads.queue_name COLLATE "default" AND r.group_key = h.group_key
-                              AND r.wakes_at BETWEEN moment AND moment + period)
            AND NOT EXISTS (SELECT FROM messages.message_rows m
                             WHERE most = 1 AND m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key
                               AND m.visible_at < 'infinity' AND (m.requeues > next.requeues OR m.requeues = next.requeues AND m.id < next.id))
@@ -42,4 +40,4 @@ BEGIN
                             WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')));
 END $$;
 COMMENT ON FUNCTION messages.free_group_heads(text) IS
-    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it, a dead one blocks it, or a timer makes it ready when a rate_limit_per_group allows it: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';
+    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it, a dead one blocks it, or a rate_limit_per_group allows none: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';

@@ -23,7 +23,7 @@ BEGIN
     member AS (
         SELECT g.key, g.allowed, p.most, m.*
           FROM policy p
-         CROSS JOIN unnest(keys, CASE WHEN p.limited THEN ARRAY(SELECT b.leases FROM messages.group_buckets(group_heads.queue_name, keys) b) END) AS g (key, allowed)
+         CROSS JOIN unnest(keys, CASE WHEN p.limited THEN ARRAY(SELECT b.leases FROM messages.group_buckets(group_heads.queue_name, keys, moment) b) END) AS g (key, allowed)
          CROSS JOIN LATERAL (
             (SELECT m.ctid AS tid, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
               WHERE m.queue_name = group_heads.queue_name COLLATE "default" AND m.group_key = g.key COLLATE "default" AND m.visible_at < 'infinity')
@@ -33,9 +33,10 @@ BEGIN
               ORDER BY m.requeues DESC, m.id LIMIT p.most)) m),
     judged AS (
         -- The heads are the first of those that are not leased, as many as there is room for next to those that are. A delayed message lets
-        -- others pass only where more than one may be leased.
+        -- others pass only where more than one may be leased; there, one that the caller did not find uses up no rate of those that it did.
         SELECT m.*, row_number() OVER (
-                        PARTITION BY m.key, coalesce(m.lock_expires_at > moment, m.most > 1 AND m.visible_at > moment AND m.visible_at < 'infinity')
+                        PARTITION BY m.key, coalesce(m.lock_expires_at > moment, m.most > 1 AND m.visible_at > moment AND m.visible_at < 'infinity'),
+                                     m.most > 1 AND m.allowed > 0 AND m.visible_at <= moment AND m.tid <> ALL (tids)
                             ORDER BY m.requeues DESC, m.id)
                     <= least(m.allowed, m.most - count(*) FILTER (WHERE m.lock_expires_at > moment) OVER (PARTITION BY m.key))
                AND dead.key IS NULL AS is_head
@@ -54,8 +55,8 @@ BEGIN
     IF waiting IS NOT NULL THEN            -- behind a message that is gone by now
         PERFORM messages.come_back(group_heads.queue_name, waiting);
     END IF;
-    IF limited AND spend THEN
-        PERFORM messages.spend_group_rates(group_heads.queue_name, keys, leased);
+    IF limited THEN
+        PERFORM messages.spend_group_rates(group_heads.queue_name, keys, CASE WHEN spend THEN leased END, moment);
     END IF;
     RETURN heads;
 END $$;

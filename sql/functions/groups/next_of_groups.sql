@@ -16,17 +16,14 @@ BEGIN
              WHERE m.queue_name = q.queue_name AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
              ORDER BY m.requeues DESC, m.id
              -- No more than there is room for: each that comes back in vain has to be put behind once more.
-             LIMIT CASE WHEN q.max_leased_per_group = 1 THEN 1 ELSE q.max_leased_per_group - (
+             LIMIT least(CASE WHEN q.max_leased_per_group = 1 THEN 1 ELSE q.max_leased_per_group - (
                 SELECT count(*) FROM (
                     SELECT FROM messages.message_rows e
                      WHERE e.queue_name = q.queue_name AND e.group_key = g.key COLLATE "default" AND e.visible_at <= moment
-                     LIMIT q.max_leased_per_group) entered) END) m
-         WHERE q.queue_name = next_of_groups.queue_name COLLATE "default"
-           -- A timer lets it come back when the rate allows it.
-           AND NOT EXISTS (SELECT FROM messages.group_rate r
-                            WHERE q.rate_limit_per_group IS NOT NULL AND r.queue_name = q.queue_name AND r.group_key = g.key COLLATE "default"
-                              AND r.wakes_at BETWEEN moment AND moment + q.rate_period));
+                     LIMIT q.max_leased_per_group) entered) END,
+                (SELECT b.leases FROM messages.group_buckets(q.queue_name, ARRAY[g.key], moment) b WHERE q.rate_limit_per_group IS NOT NULL))) m
+         WHERE q.queue_name = next_of_groups.queue_name COLLATE "default");
     PERFORM messages.come_back(next_of_groups.queue_name, ids);
 END $$;
 COMMENT ON FUNCTION messages.next_of_groups(text, text[]) IS
-    'Makes the first messages ready that wait in each of these groups, as many as there is room for, unless a timer makes them ready when a rate_limit_per_group allows it, and except those that another session has locked, which the next look makes ready. Whoever leases them judges whether their turn has come.';
+    'Makes the first messages ready that wait in each of these groups, as many as there is room for and a rate_limit_per_group allows, except those that another session has locked, which the next look makes ready. Whoever leases them judges whether their turn has come.';

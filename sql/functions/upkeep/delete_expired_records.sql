@@ -9,12 +9,17 @@ BEGIN
         SELECT * FROM (VALUES
             ('dedup', 'expires_at', interval '0'), ('inbox', 'handled_at', '30 days'), ('dispatch', 'ended_at', '30 days'),
             ('batch', 'ended_at', '30 days'), ('failed_attempt', 'failed_at', '30 days'), ('pipeline_run', 'started_at', '90 days'),
-            ('named_lease', 'expires_at', '1 day'), ('group_rate', 'spent', '1 minute')) AS kept (relation, since, period)
+            ('named_lease', 'expires_at', '1 day')) AS kept (relation, since, period)
     LOOP
         EXECUTE format('DELETE FROM messages.%1$I WHERE ctid = ANY (ARRAY(
                             SELECT o.ctid FROM messages.%1$I o WHERE o.%2$I <= clock_timestamp() - $1
                              ORDER BY o.%2$I LIMIT $2 FOR UPDATE SKIP LOCKED))', kept.relation, kept.since) USING kept.period, max_rows;
     END LOOP;
+    -- Under the lock of the group, as always, so that no lease waits; each lock stays until the commit.
+    DELETE FROM messages.group_rate WHERE ctid = ANY (ARRAY(
+        SELECT r.ctid FROM messages.group_rate r JOIN messages.queue q ON q.queue_name = r.queue_name
+         WHERE r.spent <= clock_timestamp() - interval '1 minute' AND pg_try_advisory_xact_lock(q.lock_key, hashtext(r.group_key) & 1023)
+         LIMIT least(max_rows, 1000)));
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
          ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED

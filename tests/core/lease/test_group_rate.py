@@ -101,6 +101,13 @@ def test_a_group_that_waits_has_one_timer_and_nobody_writes_its_messages_again(c
     assert conn.execute(timers).rowcount == 1
 
 
+def finish_one(conn: Connection) -> int:
+    """Lease a message, finish it, and return how many were finished so far."""
+    for message in lease(conn, max_messages=1):
+        finish(conn, message)
+    return conn.execute("SELECT FROM messages.message_archive").rowcount
+
+
 class Call(NamedTuple):
     began: float
     returned: float
@@ -214,6 +221,54 @@ def test_who_looks_at_a_message_that_has_to_wait_sees_until_when(conn: Connectio
     assert (waits["state"], waits["ends_at"]) == ("behind", wakes_at)
 
 
+def test_a_message_that_the_consumer_does_not_want_keeps_no_other_of_its_group(conn: Connection, queue: Queue) -> None:
+    queue("orders", **TWO)
+    run(conn, verbs.publish_batch("orders", [*"abcd"], group_keys=["g"] * 4, topics=["x", "x", "y", "y"]))
+    assert bodies(lease(conn, topic="y")) == ["c", "d"]
+
+
+def test_a_message_that_comes_late_gets_a_timer_next_to_a_rate_of_the_queue_too(conn: Connection, queue: Queue) -> None:
+    queue("orders", rate_limit=1000, **TWO)
+    publish(conn, "a1", "a2")
+    until(lambda: finish_one(conn) == 2, what="two of the group")
+    publish(conn, "a3")
+    assert lease(conn) == []
+    with conn.transaction():
+        before = rows_written(conn)
+        look_again(conn)
+        assert lease(conn) == []
+        assert rows_written(conn) == before
+    an_hour_passes(conn)
+    until(lambda: bodies(lease(conn)) == ["a3"], what="a3")
+
+
+def test_what_the_upkeep_deleted_gives_an_older_snapshot_no_second_rate(
+    conn: Connection, idle: Connection, queue: Queue
+) -> None:
+    queue("orders", **TWO)
+    publish(conn, "a1", "a2", "a3", "a4", "b1")
+    (a1,) = lease(conn, max_messages=1)
+    finish(conn, a1)
+    conn.execute("UPDATE messages.group_rate SET spent = spent - interval '3 hours'")
+    idle.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    idle.execute("SELECT FROM messages.message")
+    conn.execute("SELECT messages.upkeep()")
+    assert bodies([*lease(idle, max_messages=1), *lease(idle, max_messages=1), *lease(idle)]) == ["a2", "a3", "b1"]
+
+
+def test_an_upkeep_that_stays_open_keeps_no_lease_waiting(
+    conn: Connection, idle: Connection, other: Connection, queue: Queue
+) -> None:
+    queue("orders", **TWO)
+    publish(conn, "a1", "a2", "a3")
+    lease(conn, max_messages=1)
+    conn.execute("UPDATE messages.group_rate SET spent = spent - interval '3 hours'")
+    idle.execute("SELECT messages.upkeep()")
+    assert lease(other) == [], "the upkeep has the group"
+    idle.commit()
+    assert bodies(lease(other)) == ["a2", "a3"]
+
+
 def test_a_rolled_back_lease_gives_the_rate_back(conn: Connection, idle: Connection, queue: Queue) -> None:
     queue("orders", **TWO)
     publish(conn, "a1", "a2", "a3")
@@ -233,13 +288,17 @@ def test_the_next_is_found_by_a_look_if_the_one_that_its_timer_names_is_gone(con
     assert bodies(lease(conn)) == ["a4"]
 
 
-@pytest.mark.parametrize("change", ["lifted", "faster"])
+@pytest.mark.parametrize("change", ["lifted", "faster", "more"])
 def test_a_changed_rate_counts_from_the_next_look_on(conn: Connection, queue: Queue, change: str) -> None:
     queue("orders", **TWO)
     publish(conn, "a1", "a2", "a3", "a4")
     assert bodies(lease(conn)) == ["a1", "a2"]
-    faster = {"rate_limit_per_group": 0} if change == "lifted" else {"rate_period": timedelta(seconds=1)}
-    run(conn, verbs.alter_queue("orders", **faster))
+    changes: dict[str, dict[str, Any]] = {
+        "lifted": {"rate_limit_per_group": 0},
+        "faster": {"rate_period": timedelta(seconds=1)},
+        "more": {"rate_burst": 100},
+    }
+    run(conn, verbs.alter_queue("orders", **changes[change]))
     look_again(conn)
     assert bodies(lease(conn)) == ["a3", "a4"]
 
