@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from airflow.providers.common.compat.assets import Asset
 
 from airflow_provider_pgqueue.core import argument
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 
 if TYPE_CHECKING:
@@ -43,12 +44,23 @@ def create_asset(*, queue_name: str, pgqueue_conn_id: str = _DEFAULT, extra: dic
     return Asset(uri=f"pgqueue://{pgqueue_conn_id}/{queue_name}", extra=extra)
 
 
+def queue_of(uri: str) -> dict[str, str]:
+    """Return the arguments `queue_name` and `pgqueue_conn_id` that the URI of a queue stands for."""
+    try:
+        parts = sanitize_uri(urlsplit(uri))
+    except ValueError as error:
+        # A login stays out of the log.
+        shown = "a URI with a login" if "@" in uri else repr(uri[:100])
+        raise InvalidArgument(f"queue is {shown}", f"{error}.") from error
+    return {"queue_name": parts.path.strip("/"), "pgqueue_conn_id": parts.netloc}
+
+
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> OpenLineageDataset:
     """Return the dataset that OpenLineage knows the queue by, which is that of our operators."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
     from airflow_provider_pgqueue.tasks.lineage import place_of
 
-    uri = urlsplit(asset.uri)
-    place, database = place_of(uri.netloc)
-    return Dataset(namespace=f"pgqueue://{place}", name=f"{database}{uri.path}")
+    found = queue_of(asset.uri)
+    place, database = place_of(found["pgqueue_conn_id"])
+    return Dataset(namespace=f"pgqueue://{place}", name=f"{database}/{found['queue_name']}")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from airflow.exceptions import AirflowProviderDeprecationWarning
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import Asset
 
 from airflow_provider_pgqueue.assets.pgqueue import create_asset
+from airflow_provider_pgqueue.core import InvalidArgument
+from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,14 @@ def test_a_uri_that_names_no_queue_is_refused(uri: str) -> None:
 def test_a_queue_where_the_connection_belongs_is_shown_how_to_write_it() -> None:
     with pytest.raises(ValueError, match="For the default connection write pgqueue:///orders"):
         Asset("pgqueue://orders")
+
+
+def test_common_messaging_takes_the_uri_of_a_queue() -> None:
+    with pytest.warns(AirflowProviderDeprecationWarning, match="queue"):
+        wrapped = MessageQueueTrigger(queue="pgqueue://shop/orders", min_messages=3)
+    expected = PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="shop", min_messages=3)
+    assert wrapped.serialize() == expected.serialize()
+    with pytest.warns(AirflowProviderDeprecationWarning, match="queue"):
+        bad = MessageQueueTrigger(queue="pgqueue://shop/No Queue")
+    with pytest.raises(InvalidArgument, match="'No Queue' cannot be a queue"):
+        bad.serialize()

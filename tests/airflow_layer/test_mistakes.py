@@ -21,7 +21,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import DAG, task
 
-from airflow_provider_pgqueue.assets.pgqueue import create_asset
+from airflow_provider_pgqueue.assets.pgqueue import create_asset, queue_of
 from airflow_provider_pgqueue.core import InvalidArgument, InvalidMessage, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
@@ -204,6 +204,13 @@ def test_a_uri_that_only_the_task_knows_is_not_repeated_either(
 def test_a_template_that_compares_may_name_a_connection() -> None:
     name = "{{ 'one' if params.x == 'a@b' else 'two' }}"
     assert PgQueueUpkeepOperator(task_id="t", pgqueue_conn_id=name).pgqueue_conn_id == name
+
+
+@pytest.mark.parametrize("uri", ["pgqueue://user:SECRET@pgqueue_default/orders", "pgqueue://user:SECRET@db:5432/a/b"])
+def test_the_uri_of_a_queue_with_a_login_is_not_repeated(uri: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^queue is a URI with a login.*neither login") as error:
+        queue_of(uri)
+    assert "SECRET" not in str(error.value)
 
 
 def test_the_connection_of_a_query_is_named_by_its_argument(conn_id: str, queue: Queue, run: Run) -> None:
