@@ -108,7 +108,7 @@ chaos: setup ## Break everything under a load, account for each message, and wri
 states: setup ## Call the verbs in random orders next to a model, about 5 minutes (EXAMPLES=500)
 	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/whole/test_state_machine.py
 
-bench: $(BENCH)/.installed ## Measure the queue compared with its peers, about 35 minutes (BENCH_ARGS="--only waiting")
+bench: $(BENCH)/.installed ## Measure the queue compared with its peers, about 45 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)
 
 bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and without the largest queues
