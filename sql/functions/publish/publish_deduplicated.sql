@@ -38,6 +38,9 @@ BEGIN
     expires := moment + publish_deduplicated.expires_in;
     forget := moment + coalesce(publish_deduplicated.dedup_window, (
         SELECT q.dedup_window FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name COLLATE "default"));
+    IF forget IS NULL THEN                 -- the queue was dropped just now
+        PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
+    END IF;
     -- The ids follow the order of the bodies, because the order in a group follows the ids.
     new_ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM unnest(publish_deduplicated.dedup_keys));
     ids := new_ids;
