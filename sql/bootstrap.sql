@@ -19,12 +19,19 @@ CREATE TABLE IF NOT EXISTS messages.schema_migration (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 -- One session installs at a time; the others wait, and then find nothing to do. Only who may write to this table can take the lock.
+-- An upkeep ends first: it reads the views that the installation replaces, and has the row that install_cron() writes at the end.
 DO $$
+DECLARE
+    what text := 'table messages.schema_migration';
 BEGIN
     LOCK TABLE ONLY messages.schema_migration IN SHARE ROW EXCLUSIVE MODE;
+    what := 'the upkeep';
+    IF to_regclass('messages.upkeep_run') IS NOT NULL THEN
+        PERFORM FROM messages.upkeep_run FOR NO KEY UPDATE;
+    END IF;
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION 'table messages.schema_migration is in use' USING ERRCODE = 'PQ016',
-        HINT = 'Nothing was changed. Install again when nobody else installs: SELECT pid, application_name, xact_start FROM pg_stat_activity WHERE xact_start < now() - interval ''1 s'' ORDER BY 3';
+    RAISE EXCEPTION '% is in use', what USING ERRCODE = 'PQ016',
+        HINT = 'Nothing was changed. Install again when that transaction has ended: SELECT pid, application_name, xact_start FROM pg_stat_activity WHERE xact_start < now() - interval ''1 s'' ORDER BY 3';
 END $$;
 REVOKE ALL ON SCHEMA messages FROM PUBLIC;
 COMMENT ON SCHEMA messages IS 'Message queue: publish, lease, archive. See sql/README.md of airflow-provider-pgqueue.';

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -13,7 +14,7 @@ from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
 from tests.core.upkeep.test_health import check, fix
 from tests.core.upkeep.test_schedules import only
-from tests.waiting import until
+from tests.waiting import PATIENCE, until, until_waiting
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -42,6 +43,24 @@ def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_session: Co
     assert re.search(r"last run of pg_cron job \d+ \(upkeep\) failed: ERROR: +division by zero", found.finding)
     fix(cron_session, found.fix)
     assert check(cron_session, "cron_jobs").severity == "ok"
+
+
+def test_an_installation_holds_nothing_that_an_upkeep_needs_while_it_waits_for_one(
+    cron_session: Connection, cron_dsn: str
+) -> None:
+    install(cron_session)
+    with (
+        psycopg.connect(cron_dsn, application_name="upkeep") as upkeep,
+        psycopg.connect(cron_dsn, autocommit=True) as installing,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        # So begins an upkeep.
+        upkeep.execute("SELECT FROM messages.upkeep_run FOR NO KEY UPDATE")
+        installed = pool.submit(install, installing)
+        until_waiting(cron_session)
+        upkeep.execute("SET LOCAL lock_timeout = '1s'; SELECT messages.upkeep()")
+        upkeep.commit()
+        assert installed.result(timeout=PATIENCE)["upkeep_mode"] == "pg_cron"
 
 
 def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_session: Connection) -> None:
