@@ -158,7 +158,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/lease_policy.sql
 \ir functions/queues/closed_queues.sql
 \ir functions/queues/broken_queues.sql
-\ir functions/queues/check_policy.sql
 \ir functions/queues/check_queue.sql
 \ir functions/queues/check_queue_name.sql
 \ir functions/queues/raise_unknown_queue.sql

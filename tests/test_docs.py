@@ -191,7 +191,7 @@ _BOUND = re.compile(r"check_(?:duration|number)\('(\w+)', (?:\w+\.)?\w+, '?([^',
 @pytest.mark.parametrize(
     ("heading", "function", "files"),
     [
-        ("Policy", "create_queue", ["queues/check_policy"]),
+        ("Policy", "create_queue", ["queues/alter_queue"]),
         ("Publish", "publish", ["publish/check_publish", "publish/publish_deduplicated"]),
         ("Lease", "lease", ["lease/check_lease"]),
     ],

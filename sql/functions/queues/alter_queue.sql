@@ -38,13 +38,33 @@ DECLARE
         'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst, 'max_depth', alter_queue.max_depth,
         'handler_timeout', alter_queue.handler_timeout, 'break_after', alter_queue.break_after));
 BEGIN
-    PERFORM messages.check_policy(alter_queue.max_attempts, alter_queue.lease_for, alter_queue.notify,
-                                  alter_queue.max_body_bytes, alter_queue.fair_by, alter_queue.weights,
-                                  alter_queue.backoff_first, alter_queue.backoff_max,
-                                  alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
-                                  alter_queue.max_leased, alter_queue.max_leased_per_group,
-                                  alter_queue.rate_limit, alter_queue.rate_limit_per_group, alter_queue.rate_period, alter_queue.rate_burst,
-                                  alter_queue.max_depth, alter_queue.handler_timeout, alter_queue.break_after);
+    PERFORM messages.check_number('max_attempts', alter_queue.max_attempts, 1, 1000),
+            messages.check_duration('lease_for', alter_queue.lease_for, '1 millisecond', '12 hours'),
+            messages.check_choice('notify', alter_queue.notify, '{always,gated,off}'),
+            messages.check_number('max_body_bytes', alter_queue.max_body_bytes, 1, 268435455),
+            messages.check_duration('backoff_first', alter_queue.backoff_first, '0', '1 day'),
+            messages.check_duration('backoff_max', alter_queue.backoff_max, '0', '30 days'),
+            messages.check_duration('dedup_window', alter_queue.dedup_window, '1 second', '366 days'),
+            messages.check_duration('retention', alter_queue.retention, '0', '100 years'),
+            messages.check_choice('on_dead_head', alter_queue.on_dead_head, '{block,skip}'),
+            messages.check_number('max_leased', alter_queue.max_leased, 0, 1000000),
+            messages.check_number('max_leased_per_group', alter_queue.max_leased_per_group, 1, 10000),
+            messages.check_number('rate_limit', alter_queue.rate_limit, 0, 1000000),
+            messages.check_number('rate_limit_per_group', alter_queue.rate_limit_per_group, 0, 1000000),
+            messages.check_duration('rate_period', alter_queue.rate_period, '1 millisecond', '31 days'),
+            messages.check_number('rate_burst', alter_queue.rate_burst, 1, 10000),
+            messages.check_number('max_depth', alter_queue.max_depth, 0, 1000000000000),
+            messages.check_duration('handler_timeout', alter_queue.handler_timeout, '0', '30 days'),
+            messages.check_number('break_after', alter_queue.break_after, 0, 100);
+    IF alter_queue.fair_by NOT IN ('group', 'topic', '') THEN
+        RAISE EXCEPTION 'fair_by is %', quote_literal(left(alter_queue.fair_by, 100))
+            USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
+    ELSIF jsonb_typeof(alter_queue.weights) <> 'object' OR messages.json_bytes(alter_queue.weights) > 16384
+          OR jsonb_path_query_array(alter_queue.weights, '$.* ? (@.type() == "number" && @ >= 1 && @ <= 32 && @.floor() == @)')
+             <> jsonb_path_query_array(alter_queue.weights, '$.*') THEN
+        RAISE EXCEPTION 'weights is not an object of weights' USING ERRCODE = 'PQ004',
+            HINT = 'Give {"key": weight} of at most 16,384 bytes, each weight a whole number from 1 to 32.';
+    END IF;
     BEGIN
         IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group > 1 THEN     -- in the order of drop_queue
             LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;
