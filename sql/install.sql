@@ -55,7 +55,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/extend.sql
 \ir functions/lease/record_step.sql
 \ir functions/lease/recorded_steps.sql
-\ir functions/lease/check_steps.sql
 \ir functions/lease/archive.sql
 \ir functions/lease/release.sql
 \ir functions/lease/release_messages.sql
@@ -170,7 +169,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/schedules/schedules.sql
 \ir functions/schedules/run_schedules.sql
 \ir functions/schedules/run_schedules_at.sql
-\ir functions/schedules/check_schedule.sql
 \ir functions/schedules/raise_unknown_schedule.sql
 \ir functions/schedules/next_cron_tick.sql
 \ir functions/schedules/cron_ticks.sql

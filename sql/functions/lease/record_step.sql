@@ -19,7 +19,16 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    PERFORM messages.check_steps(record_step.id, kept);
+    IF kept - -1 @> jsonb_build_array(jsonb_build_object('name', record_step.name)) THEN
+        RAISE EXCEPTION 'step % of message % is kept already', quote_literal(record_step.name), record_step.id
+            USING ERRCODE = 'PQ004', HINT = 'Give each step of a message a name of its own.';
+    ELSIF octet_length((kept -> -1 -> 'result')::text) > 65536 THEN
+        RAISE EXCEPTION 'the result of step % has % bytes', quote_literal(record_step.name), octet_length((kept -> -1 -> 'result')::text)
+            USING ERRCODE = 'PQ004', HINT = 'Give at most 65536 bytes; store large results elsewhere and say where.';
+    ELSIF jsonb_array_length(kept) > 1000 OR messages.json_bytes(kept) > 1048576 THEN
+        RAISE EXCEPTION 'message % has % steps of % bytes', record_step.id, jsonb_array_length(kept), messages.json_bytes(kept)
+            USING ERRCODE = 'PQ004', HINT = 'Keep at most 1000 steps and 1 MB of a message; publish messages for more work.';
+    END IF;
     RETURN kept -> -1 -> 'result';
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('message %s', record_step.id));

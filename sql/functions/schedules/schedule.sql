@@ -15,8 +15,30 @@ DECLARE
     moment timestamptz := clock_timestamp();
     added  boolean;
 BEGIN
-    PERFORM messages.check_schedule(schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.message,
-                                    schedule.priority, schedule.headers), messages.check_queue(schedule.queue_name, 'publish');
+    IF schedule.schedule_name IS NULL OR schedule.schedule_name !~ '^[a-z][a-z0-9_]{0,47}$' THEN
+        RAISE EXCEPTION 'schedule_name is %', coalesce(quote_literal(left(schedule.schedule_name, 100)), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Use a lower-case letter, then letters, digits and underscores; at most 48 characters.';
+    END IF;
+    -- AT TIME ZONE itself takes almost any text with a number in it, as an offset with the opposite sign.
+    -- Listing all names reads hundreds of files; UTC is known without that.
+    IF (CASE WHEN schedule.time_zone = 'UTC' THEN false
+             WHEN length(schedule.time_zone) <= 100
+             THEN NOT EXISTS (SELECT FROM pg_timezone_names z WHERE lower(z.name) = lower(schedule.time_zone))
+             ELSE true END) THEN
+        RAISE EXCEPTION 'time_zone is %', coalesce(quote_literal(left(schedule.time_zone, 100)), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give a name of pg_timezone_names, such as UTC or Europe/Berlin.';
+    END IF;
+    IF messages.next_cron_tick(schedule.cron, schedule.time_zone, moment) IS NULL THEN
+        RAISE EXCEPTION 'cron % never has a tick', quote_literal(left(schedule.cron, 100))
+            USING ERRCODE = 'PQ004', HINT = 'Give a day that the month has.';
+    END IF;
+    IF schedule.message IS NULL THEN
+        RAISE EXCEPTION 'message is NULL' USING ERRCODE = 'PQ004', HINT = 'Give JSON; its null is ''null''.';
+    END IF;
+    PERFORM messages.check_publish(schedule.priority, NULL, NULL, NULL, schedule.headers),
+            -- These two headers are added at each tick.
+            messages.check_headers(schedule.headers || jsonb_build_object('schedule', schedule.schedule_name, 'tick', '2000-01-01T00:00:00Z')),
+            messages.check_queue(schedule.queue_name, 'publish');
     INSERT INTO messages.schedule AS s (schedule_name, cron, time_zone, queue_name, message, priority, headers, paused,
                                         created_at, checked_until)
     VALUES (schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.queue_name, schedule.message,
