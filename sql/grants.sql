@@ -46,7 +46,7 @@ DECLARE
         ['internal', 'health_archive_partitions health_broken_queues health_cron_history health_cron_jobs health_dead_messages health_dead_tuples health_grants'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_upkeep_steps health_waiting_messages health_wraparound'],
-        ['internal', 'cron_database cron_fix prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_length check_choice check_number check_read_committed'],
+        ['internal', 'cron_database prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_length check_choice check_number check_read_committed'],
         ['internal', 'error_pattern check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use'],
         ['internal', 'begin_history record_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
         ['internal', 'delete_old_history sum_durations duration_quantile record_audit record_remedy'],

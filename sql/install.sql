@@ -321,7 +321,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- pg_cron
 \ir cron/install_cron.sql
 \ir cron/prepare_cron_role.sql
-\ir cron/cron_fix.sql
 \ir cron/expect_cron.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql

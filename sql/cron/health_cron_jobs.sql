@@ -3,12 +3,15 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 #variable_conflict use_column
 DECLARE
-    home text        := messages.cron_database();
-    last messages.upkeep_run;
-    ago  text;
-    done boolean;
+    home      text    := messages.cron_database();
+    last      messages.upkeep_run;
+    ago       text;
+    done      boolean;
+    -- How this login lets pg_cron do the upkeep.
+    make_jobs text    := CASE WHEN (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
+                              THEN 'SELECT messages.install_cron(run_as => ''messages_cron'')' ELSE 'SELECT messages.install_cron()' END;
     -- A launcher that was ended stays away until the server starts again; a session without a type is one that hides what it is.
-    gone boolean     := NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_type IS NULL OR a.backend_type = 'pg_cron launcher');
+    gone      boolean := NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_type IS NULL OR a.backend_type = 'pg_cron launcher');
 BEGIN
     SELECT * INTO last FROM messages.upkeep_run;
     ago := date_trunc('second', clock_timestamp() - last.cron_at)::text;
@@ -43,11 +46,10 @@ BEGIN
                        format('SELECT cron.unschedule(%s); SELECT messages.install_cron(run_as => ''messages_cron'')', j.jobid)
                   FROM job j WHERE j.all_powerful
                 UNION ALL
-                SELECT 1, 'critical', format('the last run of pg_cron job %s (%s) failed: %s', j.jobid, j.task, left(l.said, 200)),
-                       messages.cron_fix()
+                SELECT 1, 'critical', format('the last run of pg_cron job %s (%s) failed: %s', j.jobid, j.task, left(l.said, 200)), $4
                   FROM job j JOIN last_run l USING (jobid) WHERE l.status = 'failed' AND j.active
                 UNION ALL
-                SELECT 3, 'warning', format('pg_cron has no job for %s', t.task), messages.cron_fix() FROM task t WHERE t.jobs = 0
+                SELECT 3, 'warning', format('pg_cron has no job for %s', t.task), $4 FROM task t WHERE t.jobs = 0
                 UNION ALL
                 SELECT 4, 'warning', format('pg_cron job %s (%s) is not active', t.oldest, t.task), format('SELECT cron.alter_job(%s, active => true)', t.oldest)
                   FROM task t WHERE t.jobs > 0 AND t.at_work = 0
@@ -59,12 +61,12 @@ BEGIN
                        format('pg_cron job %s did %s', t.newest, coalesce('no upkeep for ' || $3, 'no upkeep yet'))
                        || CASE WHEN $2 THEN ': the launcher of pg_cron does not run' ELSE '' END,
                        CASE WHEN $2 THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
-                            ELSE messages.cron_fix() || ' -- if it does nothing within three minutes either, the log of the server says why' END
+                            ELSE $4 || ' -- if it does nothing within three minutes either, the log of the server says why' END
                   FROM task t WHERE t.task = 'upkeep' AND t.at_work > 0 AND ($2 OR NOT $1)
                 UNION ALL
                 SELECT 7, 'ok', format('pg_cron job %s does the upkeep as %s', j.jobid, j.username), NULL FROM job j WHERE j.task = 'upkeep')
             SELECT f.severity, string_agg(f.finding, '; '), min(f.fix) FROM found f
-             WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago;
+             WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago, make_jobs;
         IF FOUND THEN
             RETURN;
         END IF;
@@ -79,8 +81,8 @@ BEGIN
         (last.finished_at > clock_timestamp() - interval '3 minutes', 'ok', format('pg_cron has no job for the upkeep; %s does it', last.done_by), NULL),
         (last.cron_at IS NOT NULL, 'warning', format('pg_cron did no upkeep for %s', ago) || CASE WHEN gone THEN ': its launcher does not run' ELSE '' END,
          CASE WHEN gone THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
-              ELSE messages.cron_fix() END),
-        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', messages.cron_fix())
+              ELSE make_jobs END),
+        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', make_jobs)
     ) AS found (applies, severity, finding, fix) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS

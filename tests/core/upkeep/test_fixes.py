@@ -65,9 +65,7 @@ CRON: dict[str, tuple[str, ...]] = {
 def offered() -> Iterator[str]:
     """The fixes in the source of the checks, with gaps."""
     functions = ROOT / "sql" / "functions" / "health"
-    for file in (*sorted(functions.glob("health*.sql")), *sorted((ROOT / "sql" / "cron").glob("*_*.sql"))):
-        if not re.match("health|cron_fix", file.name):
-            continue
+    for file in (*sorted(functions.glob("health*.sql")), *sorted((ROOT / "sql" / "cron").glob("health*.sql"))):
         body = file.read_text().partition("COMMENT ON")[0]
         for quoted in LITERAL.findall(body):
             text = re.sub(r"'\s*\n\s*'", "", quoted)[1:-1].replace("''", "'")
