@@ -49,7 +49,7 @@ DECLARE
         ['internal', 'cron_database prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_length check_choice check_number check_read_committed'],
         ['internal', 'error_pattern check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use'],
         ['internal', 'begin_history record_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
-        ['internal', 'delete_old_history sum_durations duration_quantile record_audit record_remedy'],
+        ['internal', 'delete_old_history sum_durations duration_quantile record_audit'],
         ['internal', 'lock_all_or_none release_catalog release_differences health_drift health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;

@@ -289,7 +289,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/audit/audited.sql
 \ir functions/audit/audit_log.sql
 \ir functions/audit/record_audit.sql
-\ir functions/audit/record_remedy.sql
 
 -- A copy of the queue that continues by itself
 \ir functions/upgrade/take_over.sql

@@ -28,10 +28,10 @@ BEGIN
                                dismiss_dead.reference, dismiss_dead.topic, dismiss_dead.headers, dismiss_dead.since, dismiss_dead.until) d;
     RETURN QUERY SELECT messages.dismiss(token, taken, dismiss_dead.reason, dismiss_dead.remedied_by);
     GET DIAGNOSTICS done = ROW_COUNT;
-    PERFORM messages.record_remedy('dismiss_dead', dismiss_dead.queue_name, done, jsonb_build_object(
+    PERFORM messages.record_audit('dismiss_dead', dismiss_dead.queue_name, jsonb_build_object(
         'reason', left(dismiss_dead.reason, 500), 'results', dismiss_dead.results, 'fingerprints', dismiss_dead.fingerprints,
         'ids', dismiss_dead.ids, 'max_requeues', dismiss_dead.max_requeues, 'reference', dismiss_dead.reference,
-        'topic', dismiss_dead.topic, 'since', dismiss_dead.since, 'until', dismiss_dead.until));
+        'topic', dismiss_dead.topic, 'since', dismiss_dead.since, 'until', dismiss_dead.until), done) WHERE done > 0;
 END $$;
 COMMENT ON FUNCTION messages.dismiss_dead(text, text, integer, text[], text[], bigint[], text, integer, text, text, jsonb, timestamptz, timestamptz) IS
     'Leases dead messages and dismisses them in one call, and returns their ids. Which ones, and errors, as in lease_dead and dismiss. Each call that dismisses something is an entry of the audit.';

@@ -30,10 +30,10 @@ BEGIN
                                requeue_dead.reference, requeue_dead.topic, requeue_dead.headers, requeue_dead.since, requeue_dead.until) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
     GET DIAGNOSTICS done = ROW_COUNT;
-    PERFORM messages.record_remedy('requeue_dead', requeue_dead.queue_name, done, jsonb_build_object(
+    PERFORM messages.record_audit('requeue_dead', requeue_dead.queue_name, jsonb_build_object(
         'results', requeue_dead.results, 'fingerprints', requeue_dead.fingerprints, 'ids', requeue_dead.ids,
         'max_requeues', requeue_dead.max_requeues, 'delay', nullif(requeue_dead.delay, '0'), 'reference', requeue_dead.reference,
-        'topic', requeue_dead.topic, 'since', requeue_dead.since, 'until', requeue_dead.until));
+        'topic', requeue_dead.topic, 'since', requeue_dead.since, 'until', requeue_dead.until), done) WHERE done > 0;
 END $$;
 COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text[], bigint[], text, text, jsonb, timestamptz, timestamptz) IS
     'Leases dead messages and requeues them in one call; without results, fingerprints and ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead. Each call that requeues something is an entry of the audit.';

@@ -15,8 +15,8 @@ BEGIN
     UPDATE messages.message_rows m SET lock_token = token, lock_expires_at = 'infinity'
      WHERE m.id = ANY (cancel.ids) AND m.queue_name = cancel.queue_name COLLATE "default";
     done := ARRAY(SELECT a.id FROM messages.archive(token, cancel.ids, 'cancelled', cancel.reason, session_user) AS a (id) ORDER BY a.id);
-    PERFORM messages.record_remedy('cancel', cancel.queue_name, cardinality(done), jsonb_build_object(
-        'ids', cancel.ids, 'reason', left(cancel.reason, 500)));
+    PERFORM messages.record_audit('cancel', cancel.queue_name, jsonb_build_object(
+        'ids', cancel.ids, 'reason', left(cancel.reason, 500)), cardinality(done)) WHERE cardinality(done) > 0;
     RETURN QUERY SELECT unnest(done);
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of queue %L', cancel.queue_name), SQLSTATE);

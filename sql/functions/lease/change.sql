@@ -27,8 +27,9 @@ BEGIN
     PERFORM FROM messages.message_rows m
       WHERE m.id = ANY (change.ids) AND m.queue_name = change.queue_name COLLATE "default" ORDER BY m.id FOR UPDATE;
     changed := messages.change_waiting(change.queue_name, change.ids, change.priority, at, change.message);
-    PERFORM messages.record_remedy('change', change.queue_name, cardinality(changed), jsonb_build_object(
-        'ids', change.ids, 'priority', change.priority, 'visible_at', at, 'body_is_new', nullif(change.message IS NOT NULL, false)));
+    PERFORM messages.record_audit('change', change.queue_name, jsonb_build_object(
+        'ids', change.ids, 'priority', change.priority, 'visible_at', at, 'body_is_new', nullif(change.message IS NOT NULL, false)),
+        cardinality(changed)) WHERE cardinality(changed) > 0;
     RETURN QUERY SELECT unnest(changed);
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of queue %L', change.queue_name), SQLSTATE);

@@ -30,8 +30,8 @@ BEGIN
         GET DIAGNOSTICS ended = ROW_COUNT;
         done := done + ended;
     END LOOP;
-    PERFORM messages.record_remedy('release_messages', release_messages.queue_name, done,
-                                   jsonb_build_object('ids', release_messages.ids, 'holder', release_messages.holder));
+    PERFORM messages.record_audit('release_messages', release_messages.queue_name, jsonb_build_object(
+        'ids', release_messages.ids, 'holder', release_messages.holder), done) WHERE done > 0;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a lease of queue %L', release_messages.queue_name), SQLSTATE);
 END $$;

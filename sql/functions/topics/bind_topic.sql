@@ -9,9 +9,7 @@ BEGIN
     INSERT INTO messages.topic_binding (queue_name, pattern) VALUES (bind_topic.queue_name, bind_topic.pattern)
     ON CONFLICT DO NOTHING;
     changed := FOUND;
-    IF changed THEN
-        PERFORM messages.record_audit('bind_topic', bind_topic.queue_name, jsonb_build_object('pattern', bind_topic.pattern), NULL);
-    END IF;
+    PERFORM messages.record_audit('bind_topic', bind_topic.queue_name, jsonb_build_object('pattern', bind_topic.pattern), NULL) WHERE changed;
     RETURN changed;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', bind_topic.queue_name));

@@ -7,9 +7,7 @@ DECLARE
 BEGIN
     DELETE FROM messages.topic_binding b WHERE b.queue_name = unbind_topic.queue_name COLLATE "default" AND b.pattern = unbind_topic.pattern;
     changed := FOUND;
-    IF changed THEN
-        PERFORM messages.record_audit('unbind_topic', unbind_topic.queue_name, jsonb_build_object('pattern', unbind_topic.pattern), NULL);
-    END IF;
+    PERFORM messages.record_audit('unbind_topic', unbind_topic.queue_name, jsonb_build_object('pattern', unbind_topic.pattern), NULL) WHERE changed;
     RETURN changed;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', unbind_topic.queue_name));
