@@ -267,7 +267,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/log/archive_log_end.sql
 \ir functions/log/split_archive_log.sql
 
--- Metrics and history, as the upkeep notes it
+-- Metrics and history, as the upkeep records it
 \ir functions/health/metrics.sql
 \ir functions/history/queue_history.sql
 \ir functions/history/queue_sparklines.sql
@@ -328,10 +328,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir cron/health_cron_history.sql
 \ir cron/cron_database.sql
 
--- Triggers
-\ir triggers/message_published.sql
-\ir triggers/message_changed.sql
-\ir triggers/message_archived.sql
+\ir triggers.sql
 
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
