@@ -31,7 +31,7 @@ DECLARE
     names    text[];
     reach    messages.session_reach;
 BEGIN
-    PERFORM messages.check_number('max_messages', coalesce(search_messages.max_messages, 0), 1, 10000), messages.check_headers(search_messages.headers);
+    PERFORM messages.check_number('max_messages', search_messages.max_messages, 1, 10000, required => true), messages.check_headers(search_messages.headers);
     IF search_messages.state NOT IN ('ready', 'delayed', 'leased', 'done', 'dead', 'success', 'failed', 'rejected', 'lock_expired', 'expired', 'cancelled') THEN
         RAISE EXCEPTION 'a message has no state %', quote_literal(search_messages.state)
             USING ERRCODE = 'PQ004', HINT = 'ready, delayed, leased, done, dead, or a result: success, failed, rejected, lock_expired, expired, cancelled.';

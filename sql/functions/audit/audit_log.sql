@@ -10,7 +10,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM messages.check_number('max_entries', coalesce(audit_log.max_entries, 0), 1, 10000);
+    PERFORM messages.check_number('max_entries', audit_log.max_entries, 1, 10000, required => true);
     RETURN QUERY
     SELECT a.audit_id, a.at, a.login, a.application, a.acting_user, a.action, a.queue_name, a.arguments, a.affected
       FROM messages.audit a

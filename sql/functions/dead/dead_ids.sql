@@ -19,9 +19,8 @@ DECLARE
     -- What the list of dead messages does not say is looked up in the archive.
     filtered boolean := coalesce(dead_ids.topic, dead_ids.headers::text) IS NOT NULL;
 BEGIN
-    PERFORM messages.check_headers(dead_ids.headers);
-    PERFORM messages.check_dead_lease(dead_ids.queue_name, 1, dead_ids.results, dead_ids.max_requeues);
-    PERFORM messages.check_number('max_messages', dead_ids.max_messages, 1, 10000000);
+    PERFORM messages.check_headers(dead_ids.headers), messages.check_dead_lease(dead_ids.queue_name, dead_ids.results, dead_ids.max_requeues),
+            messages.check_number('max_messages', dead_ids.max_messages, 1, 10000000);
     RETURN QUERY
     SELECT d.id FROM messages.dead_message d
      WHERE (dead_ids.queue_name IS NULL OR d.queue_name = dead_ids.queue_name COLLATE "default")

@@ -16,7 +16,7 @@ DECLARE
     made  record;
 BEGIN
     PERFORM messages.check_access(dead_trend.queue_name, 'observe') WHERE dead_trend.queue_name IS NOT NULL;
-    PERFORM messages.check_number('max_causes', coalesce(dead_trend.max_causes, 0), 1, 1000);
+    PERFORM messages.check_number('max_causes', dead_trend.max_causes, 1, 1000, required => true);
     SELECT * INTO steps FROM messages.history_steps(coalesce(dead_trend.since, coalesce(dead_trend.until, clock_timestamp()) - interval '1 day'),
                                                     dead_trend.until, dead_trend.step);
     -- Whole hours and days are read from what was made of them, which is far fewer rows.

@@ -25,9 +25,9 @@ DECLARE
     -- What the list of dead messages does not say is looked up in the archive.
     filtered boolean := coalesce(lease_dead.topic, lease_dead.headers::text) IS NOT NULL;
 BEGIN
-    PERFORM messages.check_headers(lease_dead.headers);
-    PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results, lease_dead.max_requeues);
-    PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
+    PERFORM messages.check_headers(lease_dead.headers), messages.check_dead_lease(lease_dead.queue_name, lease_dead.results, lease_dead.max_requeues),
+            messages.check_number('max_messages', lease_dead.max_messages, 1, 10000, required => true),
+            messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
     -- A NULL out of a look-up that found nothing must not be taken for all queues.
     IF lease_dead.queue_name IS NULL
        AND coalesce(lease_dead.ids::text, lease_dead.fingerprints::text, lease_dead.reference) IS NULL THEN

@@ -4,7 +4,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM messages.check_number('max_causes', coalesce(retried_causes.max_causes, 0), 1, 1000);
+    PERFORM messages.check_number('max_causes', retried_causes.max_causes, 1, 1000, required => true);
     PERFORM messages.check_queue(retried_causes.queue_name, 'observe') WHERE retried_causes.queue_name IS NOT NULL;
     RETURN QUERY
     WITH reach AS MATERIALIZED (SELECT r.* FROM messages.session_reach r),

@@ -20,10 +20,10 @@ DECLARE
 BEGIN
     PERFORM messages.check_read_committed(), messages.check_length('dag_id', dispatch_dead.dag_id, 1, 250, required => true),
             messages.check_queue(dispatch_dead.queue_name, 'consume'),
-            messages.check_dead_lease(dispatch_dead.queue_name, 1, dispatch_dead.results, dispatch_dead.max_requeues),
+            messages.check_dead_lease(dispatch_dead.queue_name, dispatch_dead.results, dispatch_dead.max_requeues),
             messages.check_duration('retry_after', dispatch_dead.retry_after, '0', '1 day', required => true),
-            messages.check_number('max_open', coalesce(dispatch_dead.max_open, 0), 1, 10000),
-            messages.check_number('batch_size', coalesce(dispatch_dead.batch_size, 0), 1, 10000);
+            messages.check_number('max_open', dispatch_dead.max_open, 1, 10000, required => true),
+            messages.check_number('batch_size', dispatch_dead.batch_size, 1, 10000, required => true);
     -- One dispatcher counts and opens at a time, or two would exceed max_open together, and give a cause two runs.
     PERFORM messages.lock_queue(dispatch_dead.queue_name);
     SELECT dispatch_dead.max_open - count(*) INTO room FROM messages.dispatch d

@@ -21,8 +21,8 @@ BEGIN
     PERFORM messages.check_read_committed(), messages.check_queue(dispatch_messages.queue_name, 'consume'),
             messages.check_length('dag_id', dispatch_messages.dag_id, 1, 250, required => true),
             messages.check_duration('lease_for', dispatch_messages.lease_for, '1 millisecond', '12 hours', required => true),
-            messages.check_number('max_open', coalesce(dispatch_messages.max_open, 0), 1, 10000),
-            messages.check_number('batch_size', coalesce(dispatch_messages.batch_size, 0), 1, 10000),
+            messages.check_number('max_open', dispatch_messages.max_open, 1, 10000, required => true),
+            messages.check_number('batch_size', dispatch_messages.batch_size, 1, 10000, required => true),
             messages.check_choice('group_by', dispatch_messages.group_by, '{topic,reference}'),
             messages.check_choice('on_failure', dispatch_messages.on_failure, '{retry,fail}', required => true);
     -- One dispatcher counts and opens at a time, or two would exceed max_open together.

@@ -9,11 +9,8 @@ BEGIN
         RAISE EXCEPTION 'queue % is paused', quote_literal(queue_name)
             USING ERRCODE = 'PQ002', HINT = format('Resume it: SELECT messages.resume_queue(%L)', queue_name);
     END IF;
-    IF max_messages IS NULL OR max_messages NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'max_messages is %', coalesce(max_messages::text, 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give a number from 1 to 10000.';
-    END IF;
-    PERFORM messages.check_duration('lease_for', lease_for, '1 millisecond', '12 hours');
+    PERFORM messages.check_number('max_messages', max_messages, 1, 10000, required => true),
+            messages.check_duration('lease_for', lease_for, '1 millisecond', '12 hours');
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.check_lease(text, boolean, integer, interval) IS

@@ -13,8 +13,8 @@ DECLARE
     until bigint;
     width bigint := 20000;
 BEGIN
-    PERFORM messages.check_number('max_steps', coalesce(max_steps, 0), 1, 10000);
-    PERFORM messages.check_number('max_messages', coalesce(max_messages, 1), 1, 2147483647);
+    PERFORM messages.check_number('max_steps', max_steps, 1, 10000, required => true);
+    PERFORM messages.check_number('max_messages', max_messages, 1, 2147483647);
     PERFORM messages.check_number('from_xid', from_xid, 0, 1000000000000000000), messages.check_number('before_xid', before_xid, 0, 1000000000000000000);
     messages := 0;
     -- The log is counted in windows, so that the first steps of a long backlog do not count all of it.
