@@ -32,13 +32,12 @@ BEGIN
     PERFORM messages.check_publish(publish_deduplicated.priority, publish_deduplicated.delay, publish_deduplicated.expires_in,
                                    publish_deduplicated.visible_at, publish_deduplicated.headers);
     PERFORM messages.check_duration('dedup_window', publish_deduplicated.dedup_window, '1 second', '366 days'),
-            messages.check_choice('on_conflict', publish_deduplicated.on_conflict, '{skip,replace}', required => true),
-            messages.check_queue(publish_deduplicated.queue_name, 'publish');
+            messages.check_choice('on_conflict', publish_deduplicated.on_conflict, '{skip,replace}', required => true);
     due := greatest(publish_deduplicated.visible_at, moment, moment + publish_deduplicated.delay);
     expires := moment + publish_deduplicated.expires_in;
-    forget := moment + coalesce(publish_deduplicated.dedup_window, (
-        SELECT q.dedup_window FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name COLLATE "default"));
-    IF forget IS NULL THEN                 -- the queue was dropped just now
+    SELECT moment + coalesce(publish_deduplicated.dedup_window, q.dedup_window) INTO forget
+      FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name COLLATE "default";
+    IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
     END IF;
     -- The ids follow the order of the bodies, because the order in a group follows the ids.
