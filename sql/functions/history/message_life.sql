@@ -29,61 +29,70 @@ BEGIN
     dispatched AS MATERIALIZED (
         SELECT d.*, r.bodies OR d.queue_name = ANY (r.body_queues) AS reads FROM messages.dispatch d CROSS JOIN reach r
          WHERE d.ids @> ARRAY[message_life.message_id] AND (r.everything OR d.queue_name = ANY (r.queue_names))),
-    life (place, at, entry, queue_name, actor, attempt, result, error, details, until, other_id, dag_id, run_id, reference, traceback) AS (
-        SELECT 0, o.created_at, CASE WHEN o.requeued_from IS NULL THEN 'published' ELSE 'published again' END, o.queue_name, NULL, NULL::integer,
-               NULL, NULL, NULL, NULL::timestamptz, o.requeued_from, NULL, NULL, o.reference, NULL FROM one o
+    -- Each entry says what it has of the columns that follow its queue; its place orders what happened at one time.
+    life (place, at, entry, queue_name, says) AS (
+        SELECT 0, o.created_at, CASE WHEN o.requeued_from IS NULL THEN 'published' ELSE 'published again' END, o.queue_name,
+               jsonb_build_object('other_id', o.requeued_from, 'reference', o.reference) FROM one o
         UNION ALL
-        SELECT 1, w.created_at, CASE WHEN w.visible_at = 'infinity' THEN 'waits behind its group' ELSE 'delayed' END, w.queue_name, NULL, NULL,
-               NULL, NULL, NULL, nullif(w.visible_at, 'infinity'), NULL, NULL, NULL, NULL, NULL FROM waiting w
-         WHERE w.attempts = 0 AND w.leased_at IS NULL AND w.visible_at > w.created_at + interval '1 millisecond'
+        SELECT 1, w.created_at, CASE WHEN w.visible_at = 'infinity' THEN 'waits behind its group' ELSE 'delayed' END, w.queue_name,
+               jsonb_build_object('until', nullif(w.visible_at, 'infinity'))
+          FROM waiting w WHERE w.attempts = 0 AND w.leased_at IS NULL AND w.visible_at > w.created_at + interval '1 millisecond'
         UNION ALL
-        SELECT 3, greatest(s.done_at, s.created_at), CASE WHEN s.done_at < s.created_at THEN 'step done before' ELSE 'step done' END, s.queue_name, NULL,
-               CASE WHEN s.done_at >= s.created_at THEN (s.kept ->> 'attempt')::integer END, NULL, NULL,
-               concat_ws(': ', s.kept ->> 'name', CASE WHEN s.reads THEN left((s.kept -> 'result')::text, 4000) END),
-               NULL, NULL, NULL, NULL, NULL, NULL FROM step s
+        SELECT 2, d.opened_at, 'dispatched', d.queue_name, jsonb_build_object('actor', d.dispatched_by, 'dag_id', d.dag_id, 'run_id', d.run_id)
+          FROM dispatched d
         UNION ALL
-        SELECT 2, d.opened_at, 'dispatched', d.queue_name, d.dispatched_by, NULL, NULL, NULL, NULL, NULL, NULL, d.dag_id, d.run_id, NULL, NULL FROM dispatched d
-        UNION ALL
-        SELECT 4, d.started_at, 'run started', d.queue_name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, d.dag_id, d.run_id, NULL, NULL
-          FROM dispatched d WHERE d.started_at IS NOT NULL
-        UNION ALL
-        SELECT 5, d.ended_at, 'run ended', d.queue_name, NULL, NULL, d.result, NULL, CASE WHEN d.reads THEN d.details END, NULL, NULL,
-               d.dag_id, d.run_id, NULL, NULL
-          FROM dispatched d WHERE d.ended_at IS NOT NULL
-        UNION ALL
-        SELECT 3, o.leased_at, 'leased', o.queue_name, o.holder, o.attempts, NULL, NULL, NULL,
-               (SELECT w.lock_expires_at FROM waiting w), NULL, NULL, NULL, NULL, NULL
+        SELECT 3, o.leased_at, 'leased', o.queue_name,
+               jsonb_build_object('actor', o.holder, 'attempt', o.attempts, 'until', (SELECT w.lock_expires_at FROM waiting w))
           FROM one o WHERE o.leased_at IS NOT NULL AND NOT EXISTS (SELECT FROM failed f WHERE f.attempt = o.attempts)
         UNION ALL
-        SELECT 3, f.leased_at, 'leased', f.queue_name, f.handled_by, f.attempt, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM failed f
+        SELECT 3, f.leased_at, 'leased', f.queue_name, jsonb_build_object('actor', f.handled_by, 'attempt', f.attempt) FROM failed f
         UNION ALL
-        SELECT 4, f.failed_at, 'attempt failed', f.queue_name, f.handled_by, f.attempt,
-               NULL, f.failure ->> 'error', CASE WHEN f.reads THEN left(f.failure ->> 'message', 4000) END, NULL, NULL, NULL, NULL, NULL,
-               CASE WHEN f.reads THEN f.failure ->> 'traceback' END
+        SELECT 3, greatest(s.done_at, s.created_at), CASE WHEN s.done_at < s.created_at THEN 'step done before' ELSE 'step done' END, s.queue_name,
+               jsonb_build_object('attempt', CASE WHEN s.done_at >= s.created_at THEN s.kept -> 'attempt' END,
+                                  'details', concat_ws(': ', s.kept ->> 'name', CASE WHEN s.reads THEN left((s.kept -> 'result')::text, 4000) END))
+          FROM step s
+        UNION ALL
+        SELECT 4, d.started_at, 'run started', d.queue_name, jsonb_build_object('dag_id', d.dag_id, 'run_id', d.run_id)
+          FROM dispatched d WHERE d.started_at IS NOT NULL
+        UNION ALL
+        SELECT 4, f.failed_at, 'attempt failed', f.queue_name,
+               jsonb_build_object('actor', f.handled_by, 'attempt', f.attempt, 'error', f.failure ->> 'error',
+                                  'details', CASE WHEN f.reads THEN left(f.failure ->> 'message', 4000) END,
+                                  'traceback', CASE WHEN f.reads THEN f.failure ->> 'traceback' END)
           FROM failed f
+        UNION ALL
+        SELECT 5, d.ended_at, 'run ended', d.queue_name,
+               jsonb_build_object('result', d.result, 'details', CASE WHEN d.reads THEN d.details END, 'dag_id', d.dag_id, 'run_id', d.run_id)
+          FROM dispatched d WHERE d.ended_at IS NOT NULL
         UNION ALL
         -- When it was given back by a release that named no error is not kept: it was ready again, or will be, at that time.
         SELECT 6, CASE WHEN w.visible_at < 'infinity' AND w.lock_expires_at IS NULL
                        THEN greatest(w.visible_at, w.leased_at, (SELECT max(f.failed_at) FROM failed f)) ELSE w.leased_at END,
-               CASE WHEN w.visible_at > clock_timestamp() THEN 'waits for its next attempt' ELSE 'ready again' END, w.queue_name, NULL,
-               CASE WHEN w.lock_expires_at IS NULL THEN w.attempts ELSE w.attempts - 1 END, NULL,
-               CASE WHEN EXISTS (SELECT FROM failed) THEN NULL WHEN w.reads THEN ltrim(w.last_error)
-                    ELSE substring(w.last_error FROM '^[[:alpha:]_][[:alnum:]_.:$]*(?=: |$)') END, NULL,
-               CASE WHEN w.visible_at > clock_timestamp() THEN nullif(w.visible_at, 'infinity') END, NULL, NULL, NULL, NULL, NULL
+               CASE WHEN w.visible_at > clock_timestamp() THEN 'waits for its next attempt' ELSE 'ready again' END, w.queue_name,
+               jsonb_build_object('attempt', CASE WHEN w.lock_expires_at IS NULL THEN w.attempts ELSE w.attempts - 1 END,
+                                  'error', CASE WHEN EXISTS (SELECT FROM failed) THEN NULL WHEN w.reads THEN ltrim(w.last_error)
+                                                ELSE substring(w.last_error FROM '^[[:alpha:]_][[:alnum:]_.:$]*(?=: |$)') END,
+                                  'until', CASE WHEN w.visible_at > clock_timestamp() THEN nullif(w.visible_at, 'infinity') END)
           FROM waiting w WHERE w.last_error IS NOT NULL AND (w.lock_expires_at IS NULL OR NOT EXISTS (SELECT FROM failed))
         UNION ALL
-        SELECT 7, f.archived_at, 'archived', f.queue_name, f.handled_by, f.attempts, f.result, f.failure ->> 'error',
-               CASE WHEN f.reads THEN coalesce(f.details, left(f.failure ->> 'message', 4000)) END, NULL, NULL, NULL, NULL, NULL,
-               CASE WHEN f.reads THEN f.failure ->> 'traceback' END FROM finished f
+        SELECT 7, f.archived_at, 'archived', f.queue_name,
+               jsonb_build_object('actor', f.handled_by, 'attempt', f.attempts, 'result', f.result, 'error', f.failure ->> 'error',
+                                  'details', CASE WHEN f.reads THEN coalesce(f.details, left(f.failure ->> 'message', 4000)) END,
+                                  'traceback', CASE WHEN f.reads THEN f.failure ->> 'traceback' END)
+          FROM finished f
         UNION ALL
-        SELECT 8, NULL, 'leased for a remedy', d.queue_name, d.locked_by, NULL, NULL, NULL, NULL, d.lock_expires_at, NULL, NULL, NULL, NULL, NULL
+        SELECT 8, NULL, 'leased for a remedy', d.queue_name, jsonb_build_object('actor', d.locked_by, 'until', d.lock_expires_at)
           FROM messages.dead_message d CROSS JOIN reach r
          WHERE d.id = message_life.message_id AND d.lock_expires_at > clock_timestamp() AND (r.everything OR d.queue_name = ANY (r.queue_names))
         UNION ALL
-        SELECT 9, f.remedied_at, f.remedy, f.queue_name, f.remedied_by, NULL, NULL, NULL, f.dismissed_for, NULL, f.requeued_as, NULL, NULL, NULL, NULL
+        SELECT 9, f.remedied_at, f.remedy, f.queue_name,
+               jsonb_build_object('actor', f.remedied_by, 'details', f.dismissed_for, 'other_id', f.requeued_as)
           FROM finished f WHERE f.remedy IS NOT NULL)
-    SELECT l.at, l.entry, l.queue_name, l.actor, l.attempt, l.result, l.error, l.details, l.until, l.other_id, l.dag_id, l.run_id, l.reference, l.traceback
-      FROM life l ORDER BY l.at NULLS LAST, l.place;
+    SELECT l.at, l.entry, l.queue_name, s.*
+      FROM life l CROSS JOIN LATERAL jsonb_to_record(l.says)
+        AS s (actor text, attempt integer, result text, error text, details text, until timestamptz, other_id bigint, dag_id text, run_id text,
+              reference text, traceback text)
+     ORDER BY l.at NULLS LAST, l.place;
 END $$;
 COMMENT ON FUNCTION messages.message_life(bigint) IS
     'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; each attempt, leased by actor, and how it failed; each step that is kept, unless it succeeded; dispatched to a run; archived; requeued as other_id, or dismissed. No row for a message that is unknown, or in a queue that this login may not observe. Of an error, only whoever may read the bodies sees more than its class, and of a step more than its name. Earlier attempts are known for 30 days; one whose lease ended is missing. Runs are known for 30 days after their end.';
