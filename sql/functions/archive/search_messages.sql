@@ -31,11 +31,9 @@ DECLARE
     names    text[];
     reach    messages.session_reach;
 BEGIN
-    PERFORM messages.check_number('max_messages', search_messages.max_messages, 1, 10000, required => true), messages.check_headers(search_messages.headers);
-    IF search_messages.state NOT IN ('ready', 'delayed', 'leased', 'done', 'dead', 'success', 'failed', 'rejected', 'lock_expired', 'expired', 'cancelled') THEN
-        RAISE EXCEPTION 'a message has no state %', quote_literal(search_messages.state)
-            USING ERRCODE = 'PQ004', HINT = 'ready, delayed, leased, done, dead, or a result: success, failed, rejected, lock_expired, expired, cancelled.';
-    END IF;
+    PERFORM messages.check_number('max_messages', search_messages.max_messages, 1, 10000, required => true), messages.check_headers(search_messages.headers),
+            messages.check_choice('state', search_messages.state,
+                                  '{ready,delayed,leased,done,dead,success,failed,rejected,lock_expired,expired,cancelled}');
     PERFORM messages.check_queue(search_messages.queue_name, 'observe') WHERE search_messages.queue_name IS NOT NULL;
     IF ended AND waits THEN
         RETURN;

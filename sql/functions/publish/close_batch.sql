@@ -8,7 +8,7 @@ DECLARE
     is_open boolean;
 BEGIN
     PERFORM messages.check_queue(close_batch.queue_name, 'publish'), messages.check_queue(close_batch.into_queue, 'publish'),
-            messages.check_number('the number of characters of the batch', coalesce(length(close_batch.batch), 0), 1, 200),
+            messages.check_length('batch', close_batch.batch, 1, 200, required => true),
             messages.check_number('expected', close_batch.expected, 0, 1000000000000), messages.check_headers(close_batch.headers);
     INSERT INTO messages.batch AS b (queue_name, batch, into_queue, expected, headers)
     VALUES (close_batch.queue_name, close_batch.batch, close_batch.into_queue, close_batch.expected, close_batch.headers)

@@ -97,7 +97,7 @@ def test_all_messages_of_a_cause_are_found(conn: Connection, ids: dict[str, list
 
 
 def test_a_state_that_there_is_not_is_refused(conn: Connection) -> None:
-    with pytest.raises(InvalidArgument, match=r"has no state 'eaten'.*ready, delayed"):
+    with pytest.raises(InvalidArgument, match=r"state is 'eaten'.*ready, delayed"):
         run(conn, verbs.search_messages(state="eaten"))
 
 

@@ -331,8 +331,8 @@ def test_errors_name_what_is_wrong(conn: Connection, orders: str) -> None:
     for call, kind, said in (
         (verbs.close_batch("nowhere", "a", "ends"), QueueNotFound, "'nowhere'"),
         (verbs.close_batch("orders", "a", "nowhere"), QueueNotFound, "'nowhere'"),
-        (verbs.close_batch("orders", "", "ends"), InvalidArgument, "the number of characters of the batch is 0"),
-        (verbs.close_batch("orders", "x" * 201, "ends"), InvalidArgument, "batch is 201"),
+        (verbs.close_batch("orders", "", "ends"), InvalidArgument, "batch has 0 characters"),
+        (verbs.close_batch("orders", "x" * 201, "ends"), InvalidArgument, "batch has 201 characters"),
         (verbs.close_batch("orders", "a", "ends", headers={"a": "x" * 70_000}), MessageTooLarge, "headers"),
     ):
         with pytest.raises(kind, match=said):
