@@ -22,6 +22,8 @@ DECLARE
     waits    CONSTANT boolean := search_messages.state IN ('ready', 'delayed', 'leased');
     ended    CONSTANT boolean := NOT coalesce(waits, true) OR search_messages.fingerprint IS NOT NULL;
     later    CONSTANT boolean := coalesce(search_messages.state IN ('delayed', 'leased'), false);
+    by_key   CONSTANT boolean := coalesce(search_messages.message_id::text, search_messages.reference) IS NOT NULL;
+    of_dead  CONSTANT boolean := search_messages.state = 'dead' AND NOT by_key;
     in_time  CONSTANT text    := 'archived_at >= coalesce($6, ''-infinity'') AND archived_at <= coalesce(least($7, $13), ''infinity'')';
     lanes    boolean;                      -- along the order of each priority of each queue that is named, or that this login reaches
     by_time  boolean;
@@ -41,8 +43,10 @@ BEGIN
     SELECT r.* INTO reach FROM messages.session_reach r;
     names := CASE WHEN search_messages.queue_name IS NOT NULL THEN ARRAY[search_messages.queue_name]
                   WHEN NOT reach.everything THEN reach.queue_names END;
-    lanes := names IS NOT NULL AND coalesce(search_messages.message_id::text, search_messages.reference) IS NULL;
+    lanes := names IS NOT NULL AND NOT by_key;
 
+    -- The parameters of both queries: $1 now, $2 queues, $3 reference, $4 headers, $5 fingerprint, $6 since, $7 until, $8 max_messages,
+    -- $9 and $10 whose bodies this login may read, $11 message_id, $12 after_id, $13 after_place, $14 the topic as a regular expression.
     -- Unfinished: by id, by reference, along the order of each priority, or the newest ids.
     IF NOT ended THEN
         source := CASE
@@ -87,13 +91,13 @@ BEGIN
 
     -- Finished: by id, by reference, from the list of the dead, by cause, in a time, or the newest ids.
     IF NOT coalesce(waits, false) THEN
-        by_time := coalesce(search_messages.message_id::text, search_messages.reference) IS NULL
-                   AND CASE WHEN search_messages.state = 'dead' THEN names IS NOT NULL AND search_messages.fingerprint IS NULL
+        by_time := NOT by_key
+                   AND CASE WHEN of_dead THEN names IS NOT NULL AND search_messages.fingerprint IS NULL
                             ELSE coalesce(search_messages.fingerprint, search_messages.since::text, search_messages.until::text) IS NOT NULL END;
         source := CASE
             WHEN search_messages.message_id IS NOT NULL THEN 'SELECT a.* FROM messages.archive_rows a WHERE a.id = $11'
             WHEN search_messages.reference IS NOT NULL THEN 'SELECT a.* FROM messages.archive_rows a WHERE a.reference = $3 LIMIT 100000'
-            WHEN search_messages.state = 'dead' THEN format(
+            WHEN of_dead THEN format(
                 'SELECT d.id AS dead_id, d.archived_at AS died_at, a.*
                    FROM %s
                   CROSS JOIN LATERAL (
@@ -125,7 +129,7 @@ BEGIN
                                        WHEN 'dead' THEN 'a.result NOT IN (''success'', ''cancelled'') AND a.remedy IS NULL'
                                        ELSE coalesce('a.result = ' || quote_literal(search_messages.state), 'true') END,
             CASE WHEN search_messages.after_id IS NULL THEN 'true' WHEN by_time THEN '(a.archived_at, a.id) < ($13, $12)' ELSE 'a.id < $12' END,
-            CASE WHEN source ~ 'dead_id' THEN CASE WHEN by_time THEN 'a.died_at DESC, a.dead_id DESC' ELSE 'a.dead_id DESC' END
+            CASE WHEN of_dead THEN CASE WHEN by_time THEN 'a.died_at DESC, a.dead_id DESC' ELSE 'a.dead_id DESC' END
                  WHEN by_time THEN 'a.archived_at DESC, a.id DESC' ELSE 'a.id DESC' END);
     END IF;
     RETURN QUERY EXECUTE CASE WHEN waiting IS NULL THEN archived WHEN archived IS NULL THEN waiting
