@@ -8,6 +8,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 AS $$
 #variable_conflict use_column
 BEGIN
+    -- Only 0 itself is not judged: 1 month -30 days equals it, too.
     PERFORM messages.check_duration('minutes_for', alter_history.minutes_for, '2 hours', '366 days'),
             messages.check_duration('hours_for', alter_history.hours_for, '2 days', '36600 days'),
             messages.check_duration('days_for', CASE WHEN alter_history.days_for::text <> interval '0'::text THEN alter_history.days_for END, '7 days', '36600 days'),

@@ -69,11 +69,11 @@ BEGIN
           LEFT JOIN total t ON t.at = b.at LEFT JOIN waits w ON w.at = b.at LEFT JOIN runs r ON r.at = b.at LEFT JOIN last l ON l.at = b.at),
     level AS (
         SELECT l.change, l.depth, l.ready, l.leased, l.delayed, l.dead, l.oldest_at FROM last l
-        UNION ALL SELECT 0, o.depth, o.ready, o.leased, o.delayed, o.dead, o.oldest_at FROM before o)
-    SELECT b.bucket_at, CASE WHEN b.seen THEN coalesce(l.depth, 0) END, CASE WHEN b.seen THEN greatest(b.depth_max, l.depth, 0) END,
-           CASE WHEN b.seen THEN coalesce(l.ready, 0) END, CASE WHEN b.seen THEN coalesce(l.leased, 0) END,
-           CASE WHEN b.seen THEN coalesce(l.delayed, 0) END, CASE WHEN b.seen THEN coalesce(l.dead, 0) END,
-           CASE WHEN b.seen AND l.oldest_at IS NOT NULL THEN greatest(b.ends_at - l.oldest_at, '0') END,
+        UNION ALL
+        SELECT 0, coalesce(o.depth, 0), coalesce(o.ready, 0), coalesce(o.leased, 0), coalesce(o.delayed, 0), coalesce(o.dead, 0), o.oldest_at
+          FROM (VALUES (true)) AS one (row) LEFT JOIN before o ON true)
+    SELECT b.bucket_at, l.depth, CASE WHEN b.seen THEN greatest(b.depth_max, l.depth) END, l.ready, l.leased, l.delayed, l.dead,
+           CASE WHEN l.oldest_at IS NOT NULL THEN greatest(b.ends_at - l.oldest_at, '0') END,
            CASE WHEN b.known THEN coalesce(b.arrivals, 0) END,
            CASE WHEN b.known THEN coalesce(b.success + b.failed + b.rejected + b.lock_expired + b.expired + b.cancelled, 0) END,
            CASE WHEN b.known THEN coalesce(b.success, 0) END, CASE WHEN b.known THEN coalesce(b.failed, 0) END,
@@ -84,7 +84,7 @@ BEGIN
            messages.duration_quantile(b.waits, 0.99, b.wait_max), b.wait_max,
            messages.duration_quantile(b.runs, 0.5, b.run_max), messages.duration_quantile(b.runs, 0.95, b.run_max),
            messages.duration_quantile(b.runs, 0.99, b.run_max), b.run_max
-      FROM bucket b LEFT JOIN level l ON l.change = b.change
+      FROM bucket b LEFT JOIN level l ON b.seen AND l.change = b.change
      ORDER BY b.bucket_at;
 END $$;
 COMMENT ON FUNCTION messages.queue_history(text, timestamptz, timestamptz, interval) IS

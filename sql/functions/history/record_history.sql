@@ -21,6 +21,8 @@ BEGIN
         PERFORM messages.begin_history();                       -- a copy, on a server that has seen less
         RETURN 0;
     END IF;
+    -- What was archived is counted by its transaction. What was published is counted by its id where it is first seen, in the queue or
+    -- in the archive; if its transaction was open then, by its xmin; and if somebody has changed the row since, by the depth.
     LOOP
         -- After a pause there is much to count. That is done in parts, for at most half a second.
         newest := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
