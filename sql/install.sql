@@ -302,16 +302,18 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_no_dedup.sql
 \ir functions/checks/json_bytes.sql
 \ir functions/checks/check_headers.sql
-\ir functions/checks/lock_briefly.sql
-\ir functions/checks/lock_name.sql
-\ir functions/checks/lock_queue.sql
-\ir functions/checks/lock_row.sql
-\ir functions/checks/max_locks_for.sql
-\ir functions/checks/check_lock_room.sql
-\ir functions/checks/raise_in_use.sql
 \ir functions/checks/check_reference.sql
 \ir functions/checks/check_result.sql
 \ir functions/checks/check_number.sql
+
+-- Locks that are waited for briefly, and room for many
+\ir functions/locks/lock_briefly.sql
+\ir functions/locks/lock_name.sql
+\ir functions/locks/lock_queue.sql
+\ir functions/locks/lock_row.sql
+\ir functions/locks/raise_in_use.sql
+\ir functions/locks/max_locks_for.sql
+\ir functions/locks/check_lock_room.sql
 
 -- Versions of the schema
 \ir functions/upgrade/schema_version.sql
