@@ -1,11 +1,9 @@
-CREATE OR REPLACE FUNCTION messages.delete_old_history(max_rows integer DEFAULT 50000) RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.delete_old_history(max_rows integer DEFAULT 50000) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    old     record;
-    number  bigint;
-    deleted bigint := 0;
+    old record;
 BEGIN
     FOR old IN
         SELECT r.relation, k.grain, k.since FROM messages.history_begins() k CROSS JOIN (VALUES ('history'), ('history_cause')) AS r (relation)
@@ -14,15 +12,10 @@ BEGIN
         EXECUTE format('DELETE FROM messages.%1$I WHERE ctid = ANY (ARRAY(
                             SELECT o.ctid FROM messages.%1$I o WHERE o.grain = $1 AND o.bucket_at < $2
                              ORDER BY o.bucket_at LIMIT $3))', old.relation) USING old.grain, old.since, delete_old_history.max_rows;
-        GET DIAGNOSTICS number = ROW_COUNT;
-        deleted := deleted + number;
     END LOOP;
     DELETE FROM messages.history_minute n WHERE n.recorded_at < (SELECT k.since FROM messages.history_begins() k WHERE k.grain = 'minute');
     DELETE FROM messages.audit a WHERE a.ctid = ANY (ARRAY(
         SELECT o.ctid FROM messages.audit o WHERE o.at < clock_timestamp() - (SELECT p.audit_for FROM messages.history_policy p)
          ORDER BY o.at LIMIT delete_old_history.max_rows));
-    GET DIAGNOSTICS number = ROW_COUNT;
-    RETURN deleted + number;
 END $$;
-COMMENT ON FUNCTION messages.delete_old_history(integer) IS
-    'Deletes what history_policy no longer keeps, at most max_rows of each kind, and returns how many rows there were.';
+COMMENT ON FUNCTION messages.delete_old_history(integer) IS 'Deletes what history_policy no longer keeps, at most max_rows of each kind.';

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.roll_up_history(late_from timestamptz, queues_at_once integer DEFAULT 200) RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.roll_up_history(late_from timestamptz, queues_at_once integer DEFAULT 200) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
@@ -6,7 +6,6 @@ DECLARE
     began    timestamptz := clock_timestamp();
     progress messages.history_progress;
     names    text[];
-    rolled   bigint := 0;
 BEGIN
     SELECT * INTO progress FROM messages.history_progress;
     -- What was archived long ago and committed only now belongs to hours that are done: they are made again.
@@ -18,7 +17,6 @@ BEGIN
     END IF;
     WHILE progress.hours_until + interval '61 minutes' <= began AND clock_timestamp() < began + interval '0.2 s' LOOP
         names := messages.roll_up_bucket('minute', 'hour', progress.hours_until, progress.hours_queue, roll_up_history.queues_at_once);
-        rolled := rolled + cardinality(names);
         progress.hours_queue := coalesce(names[roll_up_history.queues_at_once], '');
         IF progress.hours_queue = '' THEN
             progress.hours_until := progress.hours_until + interval '1 hour';
@@ -26,7 +24,6 @@ BEGIN
     END LOOP;
     WHILE progress.days_until + interval '1 day' <= progress.hours_until AND clock_timestamp() < began + interval '0.3 s' LOOP
         names := messages.roll_up_bucket('hour', 'day', progress.days_until, progress.days_queue, roll_up_history.queues_at_once);
-        rolled := rolled + cardinality(names);
         progress.days_queue := coalesce(names[roll_up_history.queues_at_once], '');
         IF progress.days_queue = '' THEN
             progress.days_until := (progress.days_until AT TIME ZONE 'UTC' + interval '1 day') AT TIME ZONE 'UTC';
@@ -37,7 +34,6 @@ BEGIN
            days_until = progress.days_until, days_queue = progress.days_queue
      WHERE (p.hours_until, p.hours_queue, p.days_until, p.days_queue)
            IS DISTINCT FROM (progress.hours_until, progress.hours_queue, progress.days_until, progress.days_queue);
-    RETURN rolled;
 END $$;
 COMMENT ON FUNCTION messages.roll_up_history(timestamptz, integer) IS
     'Adds the completed hours and days of the history up, some queues at a time and for at most 0.3 seconds; the next call continues. Hours from late_from on are made again.';
