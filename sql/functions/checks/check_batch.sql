@@ -12,6 +12,7 @@ BEGIN
     IF check_batch.queue_name IS NULL THEN
         PERFORM messages.raise_unknown_queue(NULL);
     END IF;
+    -- session_is_limited(), without the cost of a call
     IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
        AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
         PERFORM messages.check_access(check_batch.queue_name, 'publish');

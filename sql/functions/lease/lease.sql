@@ -34,6 +34,7 @@ BEGIN
                       FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND (l.mark IS NOT NULL OR tries > 0)
                      WHERE q.queue_name = lease.queue_name COLLATE "default"
                        AND CASE WHEN q.paused OR lease.lease_for IS NOT NULL
+                                     -- session_is_limited(), without the cost of a call
                                      OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, lease.lease_for) ELSE true END
                        -- The first try finds nothing if nobody has looked at the queue for a second after a look was due, or if leases are
