@@ -108,7 +108,7 @@ BEGIN
             -- messages_limited can do nothing by itself, but it must not be dropped while a database relies on it.
             ('USAGE ON SCHEMA messages', groups),
             ('SELECT ON messages.queue_overview, messages.message_overview, messages.dispatch_overview, messages.batch_overview', '{observer,admin}'),
-            ('SELECT ON messages.archive_overview, messages.result_count', '{observer,admin}'),
+            ('SELECT ON messages.archive_overview', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.
             ('SELECT ON messages.message, messages.message_archive', '{reader}'),
             -- The conventions for plain SQL: sql/README.md

@@ -339,7 +339,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/dispatch_overview.sql
 \ir views/batch_overview.sql
 \ir views/archive_overview.sql
-\ir views/result_count.sql
 \ir functions/archive/message_outcomes.sql
 
 -- Owner, first rows, grants

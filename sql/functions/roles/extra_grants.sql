@@ -10,7 +10,6 @@ AS $$
                ('TABLE', 'queue_overview', '{SELECT}', '{observer,admin}'), ('TABLE', 'message_overview', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'batch_overview', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'dispatch_overview', '{SELECT}', '{observer,admin}'), ('TABLE', 'archive_overview', '{SELECT}', '{observer,admin}'),
-               ('TABLE', 'result_count', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'message', '{SELECT}', '{reader,raw}'), ('TABLE', 'message', '{INSERT,UPDATE,DELETE}', '{raw}'),
                ('TABLE', 'message_archive', '{SELECT}', '{reader,raw}'), ('TABLE', 'message_archive', '{INSERT}', '{raw}'),
                ('SEQUENCE', 'message_id_seq', '{USAGE}', '{raw}')),

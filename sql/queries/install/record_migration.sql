@@ -1,2 +1,2 @@
--- Notes that a migration was applied.
+-- Records that a migration was applied.
 INSERT INTO messages.schema_migration (version, name) VALUES (%s, %s)

@@ -118,7 +118,6 @@ VERBS = {
     "batch_overview": ("SELECT FROM messages.batch_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
-    "result_count": ("SELECT FROM messages.result_count", "observer admin"),
     "health": ("SELECT messages.health()", "observer upkeep admin"),
     "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
     "look_at_next": ("SELECT messages.look_at_next('')", "upkeep admin"),
@@ -364,7 +363,6 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
         "SELECT queue_name FROM messages.queue_overview",
         "SELECT queue_name FROM messages.message_overview",
         "SELECT queue_name FROM messages.archive_overview",
-        "SELECT queue_name FROM messages.result_count",
         "SELECT messages.granted_queues('publish')",
         "SELECT messages.granted_queues()",
         "SELECT queue_name FROM messages.schedules()",
@@ -520,7 +518,7 @@ def test_a_leaky_condition_on_a_view_sees_no_foreign_row(conn: Connection, bob: 
     )
     leaked: list[str] = []
     bob.add_notice_handler(lambda notice: leaked.append(notice.message_primary or ""))
-    for view in ("archive_overview", "message_overview", "queue_overview", "result_count"):
+    for view in ("archive_overview", "message_overview", "queue_overview"):
         bob.execute(f"SELECT FROM messages.{view} WHERE public.leak(queue_name)".encode())
     assert set(leaked) == {"orders"}
 

@@ -26,7 +26,7 @@ DAMAGES = [
         ),
         "ALTER TABLE messages.queue ALTER max_attempts DROP DEFAULT": "column queue.max_attempts is changed",
         "DROP FUNCTION messages.upkeep()": "function messages.upkeep() is missing",
-        "DROP VIEW messages.result_count": "view result_count is missing",
+        "DROP VIEW messages.archive_overview": "view archive_overview is missing",
         "REVOKE EXECUTE ON FUNCTION messages.lease FROM messages_consumer": "is missing",
         "GRANT SELECT ON messages.message TO PUBLIC": "grant SELECT on messages.message to PUBLIC is added",
     },
