@@ -27,7 +27,7 @@ BEGIN
         SELECT c.oid, c.relowner, c.relacl FROM pg_class c WHERE c.relnamespace = to_regnamespace('messages')
         UNION
         SELECT c.oid, c.relowner, c.relacl FROM relation r JOIN pg_inherits i ON i.inhparent = r.oid JOIN pg_class c ON c.oid = i.inhrelid),
-    owner AS (
+    author AS (
         SELECT n.nspowner AS oid FROM pg_namespace n WHERE n.nspname = 'messages'
         UNION
         SELECT a.grantee FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a WHERE n.nspname = 'messages' AND a.privilege_type = 'CREATE'
@@ -43,7 +43,7 @@ BEGIN
     SELECT l.rolname, me.power, n.nspowner::regrole AS owner, pg_has_role(l.oid, n.nspowner, 'MEMBER') AS owns INTO writer
       FROM pg_namespace n CROSS JOIN login me JOIN login l ON l.power < me.power AND l.rolcanlogin
      WHERE n.nspname = 'messages' AND me.rolname = session_user
-       AND EXISTS (SELECT FROM owner o WHERE o.oid = 0 OR pg_has_role(l.oid, o.oid, 'MEMBER'))
+       AND EXISTS (SELECT FROM author a WHERE a.oid = 0 OR pg_has_role(l.oid, a.oid, 'MEMBER'))
      ORDER BY owns DESC, l.rolname LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION '% may write code into schema messages, which would run as the %', quote_ident(writer.rolname),
