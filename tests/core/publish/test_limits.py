@@ -323,6 +323,22 @@ def test_an_absurd_argument_is_named_with_its_bounds(
             run(shared, verb("orders", **{name: value}))
 
 
+def test_a_number_that_is_required_is_named_when_it_is_null(shared: Connection) -> None:
+    for call, name in (
+        ("lease('orders', NULL)", "max_messages"),
+        ("lease_dead('orders', NULL)", "max_messages"),
+        ("dispatch_messages('orders', 'pack', max_open => NULL)", "max_open"),
+        ("dispatch_dead('orders', 'pack', batch_size => NULL)", "batch_size"),
+        ("search_messages(max_messages => NULL)", "max_messages"),
+        ("split_archive_log(0, 1, max_steps => NULL)", "max_steps"),
+        ("audit_log(max_entries => NULL)", "max_entries"),
+        ("metrics(NULL)", "max_queues"),
+    ):
+        with pytest.raises(psycopg.Error, match=f"^{name} is NULL\n") as refused:
+            shared.execute(f"SELECT messages.{call}".encode())
+        assert refused.value.sqlstate == "PQ004"
+
+
 def test_an_empty_batch_is_refused(shared: Connection) -> None:
     with pytest.raises(InvalidArgument, match="empty"):
         verbs.publish_batch("orders", [])
