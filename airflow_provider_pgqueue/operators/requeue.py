@@ -30,6 +30,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator, keep
 from airflow_provider_pgqueue.core.repair.repair import check_chosen
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
@@ -38,7 +39,6 @@ from airflow_provider_pgqueue.tasks.telemetry import record_remedies, task_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_SAY_EVERY: Final = 5.0  # seconds
 _SAID: Final = 10  # ids
 _CURABLE: Final = ("failed", "lock_expired")  # a message that its handler rejected would be rejected again
 _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
@@ -268,7 +268,7 @@ class PgQueueRequeueOperator(QueueTask):
             self.log.warning("stopped at max_messages, %s: more dead messages of %s may be left", limit, self._where)
 
     def _say(self, outcomes: Counter[str]) -> None:
-        if time.monotonic() - self._said >= _SAY_EVERY:
+        if time.monotonic() - self._said >= TUNING.say_every:
             self._said = time.monotonic()
             self.log.info("dead messages of %s so far: %s", self._where, dict(outcomes))
 

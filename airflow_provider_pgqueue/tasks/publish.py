@@ -33,6 +33,7 @@ from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 FEW: Final = 100
-_SAY_EVERY: Final = 5.0  # seconds
 _LONGEST_KEY: Final = 255  # characters
 # A text, because None means no key and the default has to survive the serialization of the DAG.
 _OF_THE_TASK: Final = "<the task's identity>"
@@ -238,7 +238,7 @@ class PublishTask(QueueTask):
                 if self._begins_with_key and published.duplicate_of and self.on_conflict == "skip":
                     published.duplicates = len(batch)
                     break
-                if time.monotonic() - said_at >= _SAY_EVERY:
+                if time.monotonic() - said_at >= TUNING.say_every:
                     said_at = time.monotonic()
                     self._say(published.count, "so far", began_at)
         return published
