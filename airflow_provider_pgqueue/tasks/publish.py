@@ -114,8 +114,6 @@ class PublishTask(QueueTask):
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
     batch_size: int = 1000
     one_transaction: bool = True
-    _one_key_for_all: ClassVar[bool] = True
-    """Whether in one transaction only the first message has a key, for all."""
     _own_headers: ClassVar[Mapping[str, Any]] = {}
     _bodies: BodyStore | None = None
 
@@ -190,7 +188,7 @@ class PublishTask(QueueTask):
         began_at = time.monotonic()
         published = self._publish_all()
         self._say(published.count, "in all", began_at)
-        self.message_ids = published.awaited
+        self.message_ids = published.all_ids
         self.lineage_rows = published.count
         record_published(self.queue_name, published.count)
         if published.duplicate_of is not None and self.on_conflict == "skip":
@@ -204,8 +202,8 @@ class PublishTask(QueueTask):
         self.reference = task if self.reference == _OF_THE_TASK else self.reference
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Whoever
         # clears a task raises its max_tries, and wants it to publish; one that continues or waits finds what it began.
-        key = f"{task}/{context['ti'].max_tries}" if self._begins_with_key else task
-        self._dedup_key = key if self._has_own_key else self.dedup_key
+        of_task = f"{task}/{context['ti'].max_tries}" if self._has_one_key else task
+        self._dedup_key = of_task if self._key_is_of_task else self.dedup_key
         self._headers = {
             **(headers_of(context) if self.origin else {}),
             **(self.headers or {}),
@@ -213,13 +211,14 @@ class PublishTask(QueueTask):
         }
 
     @property
-    def _has_own_key(self) -> bool:
-        """Whether the key is made from the identity of the task."""
+    def _key_is_of_task(self) -> bool:
+        """Whether the dedup key is made of the identity of the task, and is not one of the user."""
         return self.dedup_key == _OF_THE_TASK
 
     @property
-    def _begins_with_key(self) -> bool:
-        return self.one_transaction and self._one_key_for_all
+    def _has_one_key(self) -> bool:
+        """Whether only the first message has the key: it stands for all, which are one transaction."""
+        return self.one_transaction
 
     def _publish_all(self) -> Published:
         """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
@@ -235,7 +234,7 @@ class PublishTask(QueueTask):
                 # The key is that of the first message; it commits together with the others of its batch.
                 with conn.transaction():
                     published.add(self._publish(conn, batch, number))
-                if self._begins_with_key and published.duplicate_of and self.on_conflict == "skip":
+                if self._has_one_key and published.duplicate_of and self.on_conflict == "skip":
                     published.duplicates = len(batch)
                     break
                 if time.monotonic() - said_at >= TUNING.say_every:
@@ -254,10 +253,11 @@ class PublishTask(QueueTask):
 
     def _key(self, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""
-        key = self._dedup_key
-        if key is None or (self._begins_with_key and number > 0):
+        if self._dedup_key is None:
             return None
-        return key if self.one_transaction and number == 0 else f"{key}#{number}"
+        if self.one_transaction:
+            return self._dedup_key if number == 0 else None
+        return f"{self._dedup_key}#{number}"
 
     def _statement(self, conn: psycopg.Connection[Any], texts: list[str], *keys: str) -> Statement[list[int]]:
         if self._bodies is not None:
@@ -287,9 +287,9 @@ class PublishTask(QueueTask):
 
     def _warn_of_duplicates(self, published: Published) -> None:
         number, more, given = published.duplicates, "", getattr(self, "messages", None)
-        if self._begins_with_key and isinstance(given, list | tuple):
+        if self._has_one_key and isinstance(given, list | tuple):
             number = len(given)
-        elif self._begins_with_key and number == self.batch_size:
+        elif self._has_one_key and number == self.batch_size:
             more = " and all that follow"
         self.log.warning(
             "queue %s: not published: %s%s, because an earlier publish, which began with message %s, had the same "
@@ -299,7 +299,7 @@ class PublishTask(QueueTask):
             more,
             published.duplicate_of,
             "This is a retry, or the task was cleared and continues. dedup_key=None publishes in every try."
-            if self._has_own_key
+            if self._key_is_of_task
             else "Give another dedup_key to publish them.",
         )
 
@@ -320,20 +320,21 @@ class Published:
     duplicate_of: int | None = None
     duplicates: int = 0
     several: bool = False
-    awaited: list[int] = dataclasses.field(default_factory=list)
+    all_ids: list[int] = dataclasses.field(default_factory=list)
+    """Those of an earlier try too, in whose place nothing was published."""
 
     def add(self, found: list[int]) -> None:
-        self.awaited += [int(id_) for id_ in found[: max(0, FEW + 1 - len(self.awaited))]]
-        ids = [id_ for id_ in found if not isinstance(id_, Duplicate)]
-        self.duplicates += len(found) - len(ids)
-        if len(ids) < len(found) and self.duplicate_of is None:
-            self.duplicate_of = next(int(id_) for id_ in found if isinstance(id_, Duplicate))
-        if not ids:
-            return
-        self.count += len(ids)
-        self.first_id = self.first_id or ids[0]
-        self.last_id = ids[-1]
-        self.ids += ids[: max(0, FEW + 1 - len(self.ids))]
+        new = [id_ for id_ in found if not isinstance(id_, Duplicate)]
+        old = [int(id_) for id_ in found if isinstance(id_, Duplicate)]
+        self.all_ids = [*self.all_ids, *map(int, found)][:FEW]
+        self.duplicates += len(old)
+        if old and self.duplicate_of is None:
+            self.duplicate_of = old[0]
+        if new:
+            self.count += len(new)
+            self.first_id = self.first_id or new[0]
+            self.last_id = new[-1]
+            self.ids = [*self.ids, *new][:FEW]
 
     def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = {

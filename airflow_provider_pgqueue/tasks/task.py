@@ -145,7 +145,7 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
     """By the names of the arguments."""
     idle_without: ClassVar[Mapping[str, str]] = {}
     """Arguments that do nothing, and the argument without which, at its default, they do nothing."""
-    awaited: str = "messages of"
+    waits_for: str = "messages of"
     """What of a queue the task waits for."""
     attributes: ClassVar[Mapping[str, str]] = {}
     """Where an argument is kept, if not under its own name, because Airflow uses that."""
@@ -199,7 +199,7 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
         limit = getattr(self, name)
         subject = (
-            f"{self.awaited} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
+            f"{self.waits_for} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
         )
         return (
             f"waited for {subject}{f' ({chosen})' if chosen else ''} until the {name} of {as_timedelta(limit)} was "
