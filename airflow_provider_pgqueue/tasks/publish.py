@@ -224,10 +224,9 @@ class PublishTask(QueueTask):
         """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
         published = Published(self.queue_name)
         began_at = said_at = time.monotonic()
-        in_one = self.one_transaction
         hook = PgQueueHook(self.pgqueue_conn_id)
         self._bodies = hook.body_store()
-        with hook.connect() as conn, conn.transaction() if in_one else nullcontext():
+        with hook.connect() as conn, conn.transaction() if self.one_transaction else nullcontext():
             for number, batch in enumerate(self._batches()):
                 self._check_replaces_one(number + len(batch))
                 published.several |= number + len(batch) > 1
