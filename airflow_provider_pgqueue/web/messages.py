@@ -12,7 +12,7 @@ from starlette.responses import Response
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.web import dead, numbers
+from airflow_provider_pgqueue.web import dead
 from airflow_provider_pgqueue.web.html import choices, page, whole_number
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
@@ -44,7 +44,7 @@ def _page(request: Request, name: str | None) -> Response:
     state = choices(request.query_params, {"state": STATES})["state"]
     wanted = _wanted(asked, state)
     key = ("messages", name, *wanted.items(), person.may_act)
-    found = site.shared.get(key, numbers.SECONDS, lambda: _find(site, name, wanted, person.may_act))
+    found = site.shared.get(key, lambda: _find(site, name, wanted, person.may_act))
     shown = asked | {one: (wanted[one] or "")[:19] for one in ("since", "until")}
     return page(request, "messages.html", queue_name=name, state=state, states=STATES, asked=shown, **found)
 

@@ -64,11 +64,11 @@ def test_whoever_asks_while_another_still_waits_gets_the_last_result() -> None:
         going_on.wait(30)
         return "new"
 
-    assert shared.get("a", 0, lambda: "old") == "old"
+    assert shared.get("a", lambda: "old", seconds=0) == "old"
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(shared.get, "a", 10, slow)
+        first = pool.submit(shared.get, "a", slow, seconds=10)
         assert found.wait(30)
-        assert shared.get("a", 0, lambda: "never") == "old"
+        assert shared.get("a", lambda: "never", seconds=0) == "old"
         going_on.set()
         assert first.result() == "new"
 
@@ -84,7 +84,7 @@ def test_a_database_that_is_away_is_asked_once_in_a_while() -> None:
 
     for _ in range(20):
         with pytest.raises(ConnectionFailed):
-            shared.get("a", 4, away)
+            shared.get("a", away)
     assert asked == 1
     now = 3.5
-    assert shared.get("a", 4, lambda: "back") == "back"
+    assert shared.get("a", lambda: "back") == "back"
