@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NoReturn
+from urllib.parse import urlencode
 from uuid import UUID
 
 import psycopg
@@ -18,15 +19,15 @@ from airflow_provider_pgqueue.core.client import JsonText, run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.web import dead, policy
+from airflow_provider_pgqueue.web import dead, fields, policy
+from airflow_provider_pgqueue.web.fields import Form
 from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
-from airflow_provider_pgqueue.web.html import back_to, page, whole_number
-from airflow_provider_pgqueue.web.request import person_of, site_of
+from airflow_provider_pgqueue.web.html import page
+from airflow_provider_pgqueue.web.request import person_of, root_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import rows_of
 
 router = APIRouter()
-Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 _HELD: Final = "Nothing was done: it has a remedy by now, or somebody holds it."
@@ -52,6 +53,11 @@ class Action:
     about: Callable[[Connection, str, Form], dict[str, Any]] = lambda conn, name, given: {}
     danger: bool = False
     nothing: str | None = None
+
+    @property
+    def of_many(self) -> bool:
+        """Whether it takes the dead messages that a filter finds, and so counts them first."""
+        return self.about is dead.count
 
 
 def _only_name(conn: Connection, name: str, form: Form) -> dict[str, Any]:
@@ -97,14 +103,14 @@ def _unfinished(
 
 
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
-    return {"queue_name": name, "message": _body(form), "reference": dead.text(form, "reference")}
+    return {"queue_name": name, "message": _body(form), "reference": fields.text(form, "reference")}
 
 
 def _change(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     """Return what is written in the form; what is left empty stays as it is."""
     to = {
-        "priority": policy.value("priority", text, "smallint") if (text := dead.text(form, "priority")) else None,
-        "delay": policy.value("delay", text, "interval") if (text := dead.text(form, "delay")) else None,
+        "priority": fields.value("priority", text, "smallint") if (text := fields.text(form, "priority")) else None,
+        "delay": fields.value("delay", text, "interval") if (text := fields.text(form, "delay")) else None,
         "message": _body(form) if form.get("body", "").strip() else None,
     }
     return _one(conn, name, form) | {key: value for key, value in to.items() if value is not None}
@@ -273,7 +279,7 @@ def said_of(request: Request) -> Said | None:
     if given["done"] == "again":
         return Said("The form was sent twice, and only the first time counted.")
     action = (OF_MESSAGES if "id" in request.path_params else OF_QUEUES)[given["done"]]
-    number, asked = whole_number(given.get("n", "")) or 0, whole_number(given.get("of", "")) or 0
+    number, asked = (fields.whole_number(given.get(name, "")) or 0 for name in ("n", "of"))
     if not number and action.nothing:
         return Said(action.nothing, False)
     rest = f" That is fewer than the {asked:,} asked for; count again to see what is left." if asked > number else ""
@@ -287,7 +293,7 @@ def ask_of_queue(request: Request, name: str, action: str) -> Response:
     Of the address, which anybody can make, only a filter gets into the form: the page counts and says what it finds.
     """
     known, given = _known(OF_QUEUES, action), request.query_params
-    filtered = dead.FILTER if known.about is dead.count else ()
+    filtered = dead.FILTER if known.of_many else ()
     return _ask(request, known, name, {key: given[key] for key in filtered if key in given})
 
 
@@ -347,7 +353,7 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     try:
         with site.acting() as conn:
             arguments = action.arguments(conn, name, form)
-            many = dead.Progress.of(form) if action.about is dead.count else None
+            many = dead.Progress.of(form) if action.of_many else None
             if many is not None:
                 arguments["max_messages"] = many.next
             rows = run(conn, verbs.audited(person.name, action.verb, arguments, request=UUID(form["request"])))
@@ -367,17 +373,17 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     goes_on = len(rows) == many.next and many.later
     many = dead.Progress(many.asked, many.done + len(rows))
     if goes_on:
-        fields = (*dead.FILTER, "reason")
-        return page(request, "progress.html", action=action, queue_name=name, given=form, many=many, fields=fields)
+        given = {key: form[key] for key in (*dead.FILTER, "reason") if form.get(key)}
+        return page(request, "progress.html", action=action, queue_name=name, given=given, many=many)
     return _tell(request, path, done=done, n=many.done, of=many.asked)
 
 
 def _tell(request: Request, path: str, **said: Any) -> Response:
-    return RedirectResponse(back_to(request, path, **vouched(request, path, **said)), 303)
+    return RedirectResponse(f"{root_of(request)}{path}?{urlencode(vouched(request, path, **said))}", 303)
 
 
 def _many(action: Action, rows: list[Any]) -> int:
     """Return how many messages it was, or the id of the one that was published."""
     if action.verb in ("purge_queue", "publish"):
-        return int(rows[0] if isinstance(rows[0], int) else next(iter(rows[0].values())))
+        return int(rows[0])
     return len(rows)

@@ -13,7 +13,8 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web.actions import said_of
-from airflow_provider_pgqueue.web.html import choices, page
+from airflow_provider_pgqueue.web.fields import choices
+from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.plots import Plot, plots_of
 from airflow_provider_pgqueue.web.policy import EMPTY
 from airflow_provider_pgqueue.web.queues import is_behind, needs

@@ -14,7 +14,8 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import Statement, run
 from airflow_provider_pgqueue.core.message import Finding, QueueStatus, Row
 from airflow_provider_pgqueue.core.quantity import AtLeast, seen
-from airflow_provider_pgqueue.web.html import choices, page, whole_number
+from airflow_provider_pgqueue.web.fields import choices, whole_number
+from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, site_of
 
 T = TypeVar("T")

@@ -117,6 +117,12 @@ def site_of(request: Request) -> Site:
     return site
 
 
+def root_of(request: Request) -> str:
+    """Return the path below which the page is mounted, without a slash at its end."""
+    root: str = request.scope.get("root_path", "")
+    return root.rstrip("/")
+
+
 def person_of(request: Request) -> Person:
     """Return who is asking; every route has asked before it runs."""
     person: Person = request.state.person
