@@ -149,8 +149,6 @@ class PgQueueRequeueOperator(QueueTask):
         "fail_on": _outcomes,
         "dry_run": truth,
     }
-    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
-
     idle_without: ClassVar[Mapping[str, str]] = {"stop_when_failing": "canary", "canary_wait": "canary"}
 
     def __init__(

@@ -111,7 +111,6 @@ class PublishTask(QueueTask):
         "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
         "on_conflict": one_of("skip", "replace"),
     }
-    attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
     batch_size: int = 1000
     one_transaction: bool = True
     _own_headers: ClassVar[Mapping[str, Any]] = {}
@@ -137,7 +136,7 @@ class PublishTask(QueueTask):
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.message_priority = priority
+        self.priority = priority
         self.delay = delay
         self.visible_at = visible_at
         self.expires_in = expires_in
@@ -262,7 +261,7 @@ class PublishTask(QueueTask):
         if self._bodies is not None:
             texts = [self._bodies.put(conn, JsonText(text)) for text in texts]
         options: BatchOptions = {
-            "priority": self.message_priority,
+            "priority": self.priority,
             "delay": self.delay,
             "visible_at": self.visible_at,
             "expires_in": self.expires_in,

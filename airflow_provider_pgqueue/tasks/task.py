@@ -147,13 +147,9 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
     """Arguments that do nothing, and the argument without which, at its default, they do nothing."""
     waits_for: str = "messages of"
     """What of a queue the task waits for."""
-    attributes: ClassVar[Mapping[str, str]] = {}
-    """Where an argument is kept, if not under its own name, because Airflow uses that."""
     operator_extra_links = (PgQueueLink(),)
     message_ids: Sequence[int] = ()
     """The messages that the link of the task is about, once it knows them."""
-    unseen_fields: ClassVar[frozenset[str]] = frozenset({"message"})
-    """Templates that Airflow renders, but neither stores nor shows under Rendered Template: they are bodies."""
     _made_later: frozenset[str] = frozenset()
 
     def __init__(
@@ -176,8 +172,8 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
         super()._do_render_template_fields(*args, **kwargs)
-        # Airflow stores what is a template field of the task that it rendered, which runs only once.
-        self.template_fields = [name for name in self.template_fields if name not in self.unseen_fields]
+        # Airflow stores the template fields of the task that it rendered, and shows them: never a body.
+        self.template_fields = [name for name in self.template_fields if name != "message"]
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume as Airflow does; an error also says why the trigger failed, or what the task waited for."""
@@ -235,7 +231,9 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         self._made_later = check_arguments(self._given(), self.rules, self.template_fields)
 
     def _given(self) -> dict[str, Any]:
-        return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
+        """Return the arguments that have rules."""
+        # BaseOperator has a method of the name dry_run.
+        return {name: getattr(self, "is_dry_run" if name == "dry_run" else name) for name in self.rules}
 
 
 @cache
