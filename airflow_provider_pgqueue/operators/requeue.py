@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SAID: Final = 10  # ids
-_CURABLE: Final = ("failed", "lock_expired")  # a message that its handler rejected would be rejected again
+_MAY_SUCCEED: Final = ("failed", "lock_expired")  # a rejected message would only be rejected again
 _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
 _NOT_DONE: Final = ("stopped", "unknown", *_STAY_DEAD)
 _COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
@@ -275,11 +275,12 @@ class PgQueueRequeueOperator(QueueTask):
         self._stopping = True
 
     def _repair(self, run_id: str) -> Repair:
+        """Return the repair that the arguments describe: its fields, and those of its filter, have their names."""
         given = self._given() | {"since": _moment(self.since), "until": _moment(self.until), "ids": self._ids()}
         given["function"] = self.function or keep
         chosen = (self.function, self.results, self.cause, self.fingerprints, self.ids)
         if all(one is None for one in chosen):
-            given["results"] = _CURABLE
+            given["results"] = _MAY_SUCCEED
         which = DeadFilter(**{name: given[name] for name in _OF_FILTER})
         return Repair(run_id=run_id, which=which, **{name: given[name] for name in _OF_REPAIR & given.keys()})
 
