@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.web import dead, fields, policy
 from airflow_provider_pgqueue.web.fields import Form
 from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
 from airflow_provider_pgqueue.web.html import page
-from airflow_provider_pgqueue.web.request import person_of, root_of, site_of
+from airflow_provider_pgqueue.web.request import path_of, person_of, root_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import rows_of
 
@@ -300,7 +300,7 @@ def ask_of_queue(request: Request, name: str, action: str) -> Response:
 @router.post("/queues/{name}/{action}")
 def act_on_queue(request: Request, name: str, action: str, form: dict[str, str] = Depends(checked_form)) -> Response:
     """Do it, and return to the page of the queue."""
-    return _act(request, _known(OF_QUEUES, action), name, form, f"/queues/{name}", action)
+    return _act(request, _known(OF_QUEUES, action), name, form)
 
 
 @router.get("/messages/{id}/{action}")
@@ -314,7 +314,7 @@ def ask_of_message(request: Request, id: Id, action: str) -> Response:
 def act_on_message(request: Request, id: Id, action: str, form: dict[str, str] = Depends(checked_form)) -> Response:
     """Do it, and return to the page of the message."""
     known = _known(OF_MESSAGES, action)
-    return _act(request, known, _queue_of(request, id), form | {"id": str(id)}, f"/messages/{id}", action)
+    return _act(request, known, _queue_of(request, id), form | {"id": str(id)})
 
 
 def _known(actions: Mapping[str, Action], name: str) -> Action:
@@ -343,11 +343,10 @@ def _ask(request: Request, action: Action, name: str, given: Form, wrong: Except
         Rights.of(conn, name).check(action.verb)
         about = action.about(conn, name, given)
     status = 400 if wrong else 200
-    said = {"done": said_of(request), "wrong": wrong}
-    return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, **said)
+    return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, wrong=wrong)
 
 
-def _act(request: Request, action: Action, name: str, form: dict[str, str], path: str, done: str) -> Response:
+def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> Response:
     """Do it, in one transaction; what takes many continues from a page that says how far it is."""
     site, person = site_of(request), person_of(request)
     try:
@@ -366,19 +365,21 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     if rows is None and many and many.later:
         # Do not lead to the next part: if the first answer arrived too, both would go on, and take more than was asked.
         return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
+    done = request.path_params["action"]
     if rows is None:
-        return _tell(request, path, done="again")
+        return _tell(request, done="again")
     if many is None:
-        return _tell(request, path, done=done, n=_many(action, rows))
-    goes_on = len(rows) == many.next and many.later
-    many = dead.Progress(many.asked, many.done + len(rows))
-    if goes_on:
+        return _tell(request, done=done, n=_many(action, rows))
+    so_far = dead.Progress(many.asked, many.done + len(rows))
+    if many.later and len(rows) == many.next:
         given = {key: form[key] for key in (*dead.FILTER, "reason") if form.get(key)}
-        return page(request, "progress.html", action=action, queue_name=name, given=given, many=many)
-    return _tell(request, path, done=done, n=many.done, of=many.asked)
+        return page(request, "progress.html", action=action, queue_name=name, given=given, many=so_far)
+    return _tell(request, done=done, n=so_far.done, of=so_far.asked)
 
 
-def _tell(request: Request, path: str, **said: Any) -> Response:
+def _tell(request: Request, **said: Any) -> Response:
+    """Lead to the page of the queue or message, which says what came of the action."""
+    path = path_of(request).rpartition("/")[0]
     return RedirectResponse(f"{root_of(request)}{path}?{urlencode(vouched(request, path, **said))}", 303)
 
 

@@ -123,6 +123,12 @@ def root_of(request: Request) -> str:
     return root.rstrip("/")
 
 
+def path_of(request: Request) -> str:
+    """Return the path of a request below where the page is mounted."""
+    path: str = request.scope["path"]
+    return path.removeprefix(root_of(request))
+
+
 def person_of(request: Request) -> Person:
     """Return who is asking; every route has asked before it runs."""
     person: Person = request.state.person
