@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.conftest import Connection
 from tests.dead_messages import died_at
-from tests.web.conftest import Browse
+from tests.web.conftest import Browse, hidden
 
 HERE = {"Sec-Fetch-Site": "same-origin"}
 QUEUE_ACTIONS = ("pause", "resume", "purge", "publish", "policy", "requeue", "dismiss")
@@ -27,9 +27,7 @@ def form_of(client: httpx.Client, path: str, **written: str) -> dict[str, str]:
     """Return what a browser sends: the hidden fields of the form that changes something, and what was written."""
     page = client.get(path)
     assert page.status_code == 200, page.text
-    form = page.text.partition('<form method="post"')[2]
-    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
-    return {name: html.unescape(value) for name, value in hidden} | FILLED | written
+    return hidden(page.text.partition('<form method="post"')[2]) | FILLED | written
 
 
 def all_fields(page: httpx.Response) -> dict[str, str]:
