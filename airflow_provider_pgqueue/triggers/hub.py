@@ -190,6 +190,7 @@ class _Hub:
         self._times = times
         self._waiting: set[_Waiting] = set()
         self._paces: dict[Hashable, _Pace] = {}
+        # Questions that took too long for all queues together, and are asked for each queue apart.
         self._apart: set[Hashable] = set()
         self._listener = Listener(
             self._connect,
@@ -324,7 +325,7 @@ class _Hub:
             if not _took_too_long(conn, error):
                 raise
             if asked[0].watch.is_filtered and len({waiting.watch.queue_name for waiting in asked}) > 1:
-                # One large queue is enough for that.
+                # One large queue is enough for that: the others need not wait for it.
                 self._apart.add(asked[0].question)
                 return [timedelta(0)]
             pace.failures += 1

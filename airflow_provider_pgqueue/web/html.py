@@ -44,9 +44,7 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
 
 def error_page(request: Request, status: int, problem: str, fix: str | None = None) -> HTMLResponse:
     """Return a page that says what is wrong and how to fix it; a login for whoever is not known."""
-    if not hasattr(request.state, "person"):
-        request.state.person = None
-    unknown = status in (401, 403) and request.state.person is None
+    unknown = status in (401, 403) and not hasattr(request.state, "person")
     login = site_of(request).links.login(_asked(request)) if unknown else None
     return page(request, "error.html", status, problem=problem, fix=fix, code=status, login=login)
 
