@@ -105,7 +105,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
     def check_written(self) -> None:
         """Check the arguments as they were written, and let the scheduler hand the task to the triggerer."""
         super().check_written()
-        at_start = (self._made_later, self.on_execute_callback, getattr(self, "_pre_execute_hook", None))
+        at_start = (self._made_later, self.on_execute_callback, self._pre_execute_hook)
         self.start_from_trigger = self.start_from_trigger and self.deferrable and not any(at_start)
         if self.start_from_trigger:
             classpath, arguments = self._waiting_trigger().serialize()
