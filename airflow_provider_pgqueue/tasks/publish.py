@@ -184,9 +184,8 @@ class PublishTask(QueueTask):
 
     def _published(self, context: Context) -> Published:
         self._take_arguments(context)
-        began_at = time.monotonic()
         published = self._publish_all()
-        self._say(published.count, "in all", began_at)
+        self._say(published, "in all")
         self.message_ids = published.all_ids
         self.lineage_rows = published.count
         record_published(self.queue_name, published.count)
@@ -222,7 +221,7 @@ class PublishTask(QueueTask):
     def _publish_all(self) -> Published:
         """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
         published = Published(self.queue_name)
-        began_at = said_at = time.monotonic()
+        said_at = published.began_at
         hook = PgQueueHook(self.pgqueue_conn_id)
         self._bodies = hook.body_store()
         with hook.connect() as conn, conn.transaction() if self.one_transaction else nullcontext():
@@ -237,7 +236,7 @@ class PublishTask(QueueTask):
                     break
                 if time.monotonic() - said_at >= TUNING.say_every:
                     said_at = time.monotonic()
-                    self._say(published.count, "so far", began_at)
+                    self._say(published, "so far")
         return published
 
     def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
@@ -279,9 +278,9 @@ class PublishTask(QueueTask):
         if self.on_conflict == "replace" and number > 1:
             raise InvalidArgument("on_conflict is 'replace', and there are several messages", "Give a single message.")
 
-    def _say(self, count: int, when: str, began_at: float) -> None:
-        seconds = time.monotonic() - began_at
-        self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, count, seconds)
+    def _say(self, published: Published, when: str) -> None:
+        took = time.monotonic() - published.began_at
+        self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, published.count, took)
 
     def _warn_of_duplicates(self, published: Published) -> None:
         number, more, given = published.duplicates, "", getattr(self, "messages", None)
@@ -320,6 +319,7 @@ class Published:
     several: bool = False
     all_ids: list[int] = dataclasses.field(default_factory=list)
     """Those of an earlier try too, in whose place nothing was published."""
+    began_at: float = dataclasses.field(default_factory=time.monotonic)
 
     def add(self, found: list[int]) -> None:
         new = [id_ for id_ in found if not isinstance(id_, Duplicate)]
