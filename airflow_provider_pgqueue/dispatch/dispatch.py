@@ -59,7 +59,7 @@ def get_messages(
     return found if bodies is None else [bodies.read(message) for message in found]
 
 
-def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the `conf` of a run: the caller's, and which messages it has. Never a body, and no connection."""
     named: dict[str, Any] = {"queue_name": dispatch.queue_name, "ids": dispatch.ids}
     if dispatch.fingerprint is not None:
@@ -72,7 +72,7 @@ def hand_over(
     queue_name: str,
     dag_id: str,
     opening: Statement[list[Dispatch]],
-    conf: Mapping[str, Any] | None = None,
+    conf: Mapping[str, Any] | None,
 ) -> Counter[str]:
     """Reconcile, start the runs that an earlier dispatcher recorded and did not start, and those of `opening`.
 
@@ -89,7 +89,9 @@ def hand_over(
             unstarted = _renew(conn, unstarted, done)
             look_at = monotonic() + TUNING.look_at_started_every
             while unstarted or (unstarted := run(conn, opening)):
-                _start(conn, unstarted[0], conf)
+                first = unstarted[0]
+                dag_runs.start_run(dag_id, first.run_id, conf_of(first, conf))
+                run(conn, verbs.start_dispatch(first.dispatch_id))
                 done["started"] += 1
                 del unstarted[0]
                 if monotonic() >= look_at:
@@ -105,12 +107,6 @@ def hand_over(
         record_dispatches(queue_name, dag_id, run(conn, verbs.open_dispatches(queue_name, dag_id)))
     log.info("queue %s for DAG %s: %s", queue_name, dag_id, dict(done))
     return done
-
-
-def _start(conn: psycopg.Connection[Any], one: Dispatch, conf: Mapping[str, Any] | None = None) -> None:
-    """Start the run of a recorded dispatch, and record that. Raises RunRefused if Airflow makes none."""
-    dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, conf))
-    run(conn, verbs.start_dispatch(one.dispatch_id))
 
 
 def _renew(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch], done: Counter[str]) -> list[Dispatch]:
@@ -170,22 +166,20 @@ def reconcile(
     for target, dispatches in groupby(sorted(found, key=lambda one: one.dag_id), key=lambda one: one.dag_id):
         known = list(dispatches)
         states = dag_runs.states_of(target, [one.run_id for one in known])
-        alive = [one for one in known if states.get(one.run_id) in dag_runs.RUNNING]
-        if alive:
-            run(conn, verbs.extend_dispatches([one.dispatch_id for one in alive]))
-        for one in alive:
-            if one.started_at is None:
-                run(conn, verbs.start_dispatch(one.dispatch_id))
+        if alive := [one.dispatch_id for one in known if states.get(one.run_id) in dag_runs.RUNNING]:
+            run(conn, verbs.extend_dispatches(alive))
         for one in known:
-            state = states.get(one.run_id)
-            if state == "success":
-                ended["success"] += _end(conn, one, "success")
-            elif state == "failed":
-                ended["failed"] += _end(conn, one, "failed", tasks=dag_runs.failed_tasks(target, one.run_id))
-            elif state is None and one.started_at is None:
-                unstarted.append(one)
-            elif state is None:
-                ended["lost"] += _end(conn, one, "lost", f"the run of DAG {target} was deleted")
+            match states.get(one.run_id):
+                case "running" | "queued" if one.started_at is None:
+                    run(conn, verbs.start_dispatch(one.dispatch_id))
+                case "success":
+                    ended["success"] += _end(conn, one, "success")
+                case "failed":
+                    ended["failed"] += _end(conn, one, "failed", tasks=dag_runs.failed_tasks(target, one.run_id))
+                case None if one.started_at is None:
+                    unstarted.append(one)
+                case None:
+                    ended["lost"] += _end(conn, one, "lost", f"the run of DAG {target} was deleted")
     return ended, unstarted
 
 

@@ -120,9 +120,9 @@ class PgQueueHook(PostgresHook):
         # The rest masks secrets and may fetch a token from a cloud, which blocks.
         return await in_thread(self.connection_arguments)
 
-    async def aconnect(self, **arguments: Any) -> psycopg.AsyncConnection[Any]:
-        """Return a new autocommit async connection; `arguments` override those of the Airflow connection."""
-        return await connection.connect_async(**(await self._aconnection_arguments() | arguments))
+    async def aconnect(self) -> psycopg.AsyncConnection[Any]:
+        """Return a new autocommit async connection."""
+        return await connection.connect_async(**await self._aconnection_arguments())
 
     async def alisten_arguments(self) -> dict[str, Any]:
         """Return the arguments of a connection on which notifications arrive, without blocking the event loop.
@@ -172,7 +172,7 @@ class PgQueueHook(PostgresHook):
         self, queues: str | Sequence[str | Mapping[str, Any]] = (), *, conn: Connection | None = None, **options: Any
     ) -> dict[str, Any]:
         """Install or upgrade the queue with the `options` of `core.install`, and return what was done."""
-        with self._connected(conn) as session:
+        with self._session(conn, check=False) as session:
             summary = installation.install(session, queues, **options)
         self.log.info("the queue %s: %s", "would be installed" if options.get("dry_run") else "is installed", summary)
         return summary
@@ -286,18 +286,14 @@ class PgQueueHook(PostgresHook):
         return self.run(statement, conn=conn)
 
     @contextmanager
-    def _session(self, conn: Connection | None = None) -> Iterator[Connection]:
+    def _session(self, conn: Connection | None = None, *, check: bool = True) -> Iterator[Connection]:
         """Give the caller's connection, or one of our own that is closed at the end, after checking the schema."""
-        with self._connected(conn) as session:
-            self._check_version(session)
-            yield session
-
-    @contextmanager
-    def _connected(self, conn: Connection | None) -> Iterator[Connection]:
         if conn is not None:
+            if check:
+                self._check_version(conn)
             yield conn
             return
-        with self.connect(check=False) as own, self._named(PermissionDenied, SchemaError):
+        with self.connect(check=check) as own, self._named(PermissionDenied, SchemaError):
             yield own
 
     @contextmanager
@@ -309,15 +305,15 @@ class PgQueueHook(PostgresHook):
             error.at(f"Airflow connection {self.get_conn_id()!r}")
             raise
 
-    def _check_version(self, session: Connection) -> None:
+    def _check_version(self, conn: Connection) -> None:
         if self._version_checked:
             return
         # The caller's connection may give rows of another kind.
-        rows, session.row_factory = session.row_factory, tuple_row
+        rows, conn.row_factory = conn.row_factory, tuple_row
         try:
-            connection.check_version(session)
+            connection.check_version(conn)
         finally:
-            session.row_factory = rows
+            conn.row_factory = rows
         self._version_checked = True
 
 

@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.client import Statement, run_async
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import check_arguments
-from airflow_provider_pgqueue.tasks.telemetry import task_of
+from airflow_provider_pgqueue.tasks.telemetry import NAMES, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -118,8 +118,7 @@ class PgQueueNotifier(BaseNotifier):
 
 def _who(context: Context) -> dict[str, Any]:
     """Return which run and task called back; for a DAG there is no task, and sometimes Airflow tells nothing."""
-    names = ("dag_id", "run_id", "task_id", "map_index", "try_number")
     one = context.get("ti") or context.get("dag_run")
-    known = {name: value for name in names if (value := getattr(one, name, None)) is not None}
+    known = {name: value for name in NAMES if (value := getattr(one, name, None)) is not None}
     reason = context.get("reason")
     return known | ({"reason": str(reason)} if reason else {})

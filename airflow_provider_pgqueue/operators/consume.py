@@ -174,13 +174,10 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Consume ready messages; with `wait_for_messages` wait if there are none."""
-        return self._consume(context, fruitless=0)
+        return self.execute_complete(context)
 
     def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
         """Consume what the trigger saw; if nothing is left to lease, wait again, longer each time."""
-        return self._consume(context, fruitless)
-
-    def _consume(self, context: Context, fruitless: int) -> dict[str, int]:
         self._stopping = False
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._finished = threading.Event()

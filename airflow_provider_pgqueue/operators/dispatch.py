@@ -58,7 +58,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         "lease_for": duration(timedelta(minutes=1), timedelta(hours=12)),
     }
     idle_without: ClassVar[Mapping[str, str]] = {**WaitingTask.idle_without, "group_by": "batch_size"}
-    awaited = "an end of runs, or messages of"
+    waits_for = "an end of runs, or messages of"
 
     def __init__(
         self,

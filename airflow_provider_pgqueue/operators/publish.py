@@ -138,8 +138,8 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
         **COMPLETION_RULES,
         "wait_timeout": optional(WAIT_TIMEOUT),
     }
-    awaited = "the ends of its messages in"
-    _one_key_for_all = False
+    waits_for = "the ends of its messages in"
+    _has_one_key = False  # each message has its own, under which another try finds it
     # For this header the database rings when the message is finished.
     _own_headers: ClassVar[Mapping[str, Any]] = {"awaited": True}
 
@@ -168,7 +168,7 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, wait, and return what was published and what became of it."""
         published = self._published(context)
-        ids, summary = published.awaited, published.summary()
+        ids, summary = published.all_ids, published.summary()
         return summary | ({"outcomes": self._outcomes(ids, self.wait_timeout, summary=summary)} if ids else {})
 
     def execute_complete(
@@ -182,16 +182,19 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
         return {**(summary or {}), "outcomes": self._finished(ids)}
 
     def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
-        """Publish each message under a key of its own, under which another try finds it."""
+        """Publish each message under its own key."""
         if number or len(texts) > FEW:
             raise InvalidArgument(
                 f"more than {FEW} messages to wait for",
                 "Nothing was published. Map the task, or count the results of a reference instead.",
             )
-        if (key := self._key(number)) is None:
+        if self._dedup_key is None:
             return super()._publish(conn, texts, number)
-        # Unless its body is another: that is another question.
-        own = self._has_own_key
-        bodies = [f"/{hashlib.sha256(text.encode()).hexdigest()[:16]}" if own else "" for text in texts]
-        keys = [f"{key}/{place}{body}" if place or own else key for place, body in enumerate(bodies)]
+        keys = [self._key_of(place, text) for place, text in enumerate(texts)]
         return run(conn, self._statement(conn, texts, *keys))
+
+    def _key_of(self, place: int, text: str) -> str:
+        if self._key_is_of_task:
+            # With the body: another one is another question, which no earlier try has asked.
+            return f"{self._dedup_key}/{place}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        return f"{self._dedup_key}/{place}" if place else str(self._dedup_key)

@@ -30,6 +30,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator, keep
 from airflow_provider_pgqueue.core.repair.repair import check_chosen
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
@@ -38,9 +39,8 @@ from airflow_provider_pgqueue.tasks.telemetry import record_remedies, task_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_SAY_EVERY: Final = 5.0  # seconds
 _SAID: Final = 10  # ids
-_CURABLE: Final = ("failed", "lock_expired")  # a message that its handler rejected would be rejected again
+_MAY_SUCCEED: Final = ("failed", "lock_expired")  # a rejected message would only be rejected again
 _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
 _NOT_DONE: Final = ("stopped", "unknown", *_STAY_DEAD)
 _COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
@@ -149,8 +149,6 @@ class PgQueueRequeueOperator(QueueTask):
         "fail_on": _outcomes,
         "dry_run": truth,
     }
-    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
-
     idle_without: ClassVar[Mapping[str, str]] = {"stop_when_failing": "canary", "canary_wait": "canary"}
 
     def __init__(
@@ -268,7 +266,7 @@ class PgQueueRequeueOperator(QueueTask):
             self.log.warning("stopped at max_messages, %s: more dead messages of %s may be left", limit, self._where)
 
     def _say(self, outcomes: Counter[str]) -> None:
-        if time.monotonic() - self._said >= _SAY_EVERY:
+        if time.monotonic() - self._said >= TUNING.say_every:
             self._said = time.monotonic()
             self.log.info("dead messages of %s so far: %s", self._where, dict(outcomes))
 
@@ -277,11 +275,12 @@ class PgQueueRequeueOperator(QueueTask):
         self._stopping = True
 
     def _repair(self, run_id: str) -> Repair:
+        """Return the repair that the arguments describe: its fields, and those of its filter, have their names."""
         given = self._given() | {"since": _moment(self.since), "until": _moment(self.until), "ids": self._ids()}
         given["function"] = self.function or keep
         chosen = (self.function, self.results, self.cause, self.fingerprints, self.ids)
         if all(one is None for one in chosen):
-            given["results"] = _CURABLE
+            given["results"] = _MAY_SUCCEED
         which = DeadFilter(**{name: given[name] for name in _OF_FILTER})
         return Repair(run_id=run_id, which=which, **{name: given[name] for name in _OF_REPAIR & given.keys()})
 

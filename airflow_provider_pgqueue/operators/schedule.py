@@ -72,7 +72,6 @@ class PgQueueScheduleOperator(QueueTask):
         "message": json_value,
         "paused": optional(truth),
     }
-    attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class PgQueueScheduleOperator(QueueTask):
         self.queue_name = queue_name
         self.message = message
         self.time_zone = time_zone
-        self.message_priority = priority
+        self.priority = priority
         self.headers = headers
         self.paused = paused
         self.check_written()
@@ -106,7 +105,7 @@ class PgQueueScheduleOperator(QueueTask):
             self.queue_name,
             self.message,
             time_zone=self.time_zone,
-            priority=self.message_priority,
+            priority=self.priority,
             headers=self.headers,
             paused=self.paused,
         )

@@ -37,9 +37,6 @@ class PgQueueSetupOperator(QueueTask):
     template_fields: Sequence[str] = ("queues", "grants", "queue_grants", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {**QueueTask.rules, **RULES}
 
-    # BaseOperator has a method of that name.
-    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "dry_run_only"}
-
     def __init__(
         self,
         *,
@@ -59,7 +56,7 @@ class PgQueueSetupOperator(QueueTask):
         self.roles = roles
         self.grants = grants
         self.queue_grants = queue_grants
-        self.dry_run_only = dry_run
+        self.is_dry_run = dry_run
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -71,9 +68,9 @@ class PgQueueSetupOperator(QueueTask):
             roles=self.roles,
             grants=self.grants,
             queue_grants=self.queue_grants,
-            dry_run=self.dry_run_only,
+            dry_run=self.is_dry_run,
         )
-        if self.dry_run_only:
+        if self.is_dry_run:
             self.log.info("a dry run: nothing of this was done")
         if summary["upkeep_mode"] == "airflow":
             self.log.info("there is no pg_cron: run PgQueueUpkeepOperator every minute")

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -33,6 +32,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+_SPARK: Final = Path(__file__).parents[1] / "spark"
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 _ABOUT: Final = "about"  # what the driver records next to the summary
 _OWN: Final = {"run_id": "run_id", "dsn": "pgqueue_conn_id"}  # arguments of pipelines, and what they are here
@@ -53,7 +53,7 @@ def _arguments(value: Any) -> str | None:
 
 def _takes(pipeline: Any) -> list[str]:
     """Return the arguments of a pipeline, by the text of its module, which would import Spark; none for no pipeline."""
-    for path in Path(__file__).parents[1].joinpath("spark", "pipelines").rglob(f"{pipeline}.py") if pipeline else ():
+    for path in _SPARK.joinpath("pipelines").rglob(f"{pipeline}.py") if pipeline else ():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name == pipeline:
                 return [one.arg for one in node.args.kwonlyargs]
@@ -135,7 +135,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         """Submit the pipeline unless its run had finished, wait for it, return what it recorded as its summary."""
         queue = PgQueueHook(self.pgqueue_conn_id)
         self.run_id = _shortened(self.run_id)
-        self.application = _entry_point()
+        self.application = str(_SPARK / "__main__.py")
         self.application_args = [self.pipeline, *_options(self.arguments or {}), "--run-id", self.run_id]
         if "--dry-run" in self.application_args:
             return self._dry_run(context, queue)
@@ -211,13 +211,6 @@ def _shortened(run_id: str) -> str:
         return run_id
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:32]
     return f"{run_id[: _LONGEST_RUN_ID - 33]}-{digest}"
-
-
-def _entry_point() -> str:
-    spec = find_spec("airflow_provider_pgqueue.spark.__main__")
-    if spec is None or spec.origin is None:
-        raise AirflowException("airflow_provider_pgqueue.spark is not installed as files")
-    return spec.origin
 
 
 def _environment() -> dict[str, str]:

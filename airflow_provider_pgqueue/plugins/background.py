@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 _MOST: Final = 10_000
+LAST_SECONDS: Final = 3.0
 
 
 class Background(Generic[T]):
@@ -45,7 +46,7 @@ class Background(Generic[T]):
             return False
         return True
 
-    def flush(self, seconds: float) -> bool:
+    def flush(self, seconds: float = LAST_SECONDS) -> bool:
         """Wait until all is done, no longer than so many seconds; return whether it is."""
         waiting = self._waiting
         with waiting.all_tasks_done:
@@ -69,3 +70,11 @@ def loaded(thing: Any) -> dict[str, Any]:
     """Return the fields that an object has in memory: to ask for another may make SQLAlchemy use somebody's session."""
     fields: dict[str, Any] = vars(thing)
     return fields
+
+
+def is_row(fields: Mapping[str, Any]) -> bool:
+    """Return whether these are the fields of a row: the scheduler and the API server, which live on, have those.
+
+    Anything else is told by the process of a task, which ends with it: `flush` before.
+    """
+    return "_sa_instance_state" in fields

@@ -12,12 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from airflow.listeners import hookimpl
 
-from airflow_provider_pgqueue.plugins.background import Background, loaded
+from airflow_provider_pgqueue.plugins.background import Background, is_row, loaded
 from airflow_provider_pgqueue.plugins.page import connection_id
 
 log = logging.getLogger(__name__)
 _PREFIX: Final = "pgqueue__"
-_LAST_SECONDS: Final = 3.0  # that a task which failed waits for its error to be recorded, as its process ends with it
 
 
 class _Ended(NamedTuple):
@@ -41,11 +40,10 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: str 
     fields = loaded(task_instance)
     if not error or not str(fields.get("run_id")).startswith(_PREFIX) or fields.get("state") != "failed":
         return
-    row = "_sa_instance_state" in fields  # of the scheduler or the API server, which live on
-    log_url = None if row else getattr(task_instance, "log_url", None)
+    log_url = None if is_row(fields) else getattr(task_instance, "log_url", None)
     _ended.put(_Failed(fields["dag_id"], fields["run_id"], fields["task_id"], error, log_url))
-    if not row:
-        _ended.flush(_LAST_SECONDS)
+    if not is_row(fields):
+        _ended.flush()
 
 
 @hookimpl

@@ -14,11 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from airflow.listeners import hookimpl
 
-from airflow_provider_pgqueue.plugins.background import Background, loaded
+from airflow_provider_pgqueue.plugins.background import Background, is_row, loaded
 
 log = logging.getLogger(__name__)
 _BATCH: Final = 500
-_LAST_SECONDS: Final = 3.0  # that a task waits at its end, because its process ends with it
 
 
 class _StateSettings(NamedTuple):
@@ -118,9 +117,8 @@ def _hear(kind: str, state: str, thing: Any) -> None:
             return
         if not _states.put(_State(known, _body(kind, state, fields))):
             _say("too many states wait: some are lost")
-        elif kind == "task" and state != "running" and "_sa_instance_state" not in fields:
-            # Told by the task's own process. The scheduler and the API server tell of a row of SQLAlchemy, and live on.
-            _states.flush(_LAST_SECONDS)
+        elif kind == "task" and state != "running" and not is_row(fields):
+            _states.flush()
     except Exception as error:
         _say(f"a state of a {kind} is lost: {type(error).__name__}: {error}")
 

@@ -32,4 +32,4 @@ class PgQueueMessageQueueProvider(BaseMessageQueueProvider):
 
     def trigger_kwargs(self, queue: str, **kwargs: Any) -> dict[str, Any]:
         """Return the queue and the connection that a URI names."""
-        return dict(queue_of(queue))
+        return queue_of(queue)

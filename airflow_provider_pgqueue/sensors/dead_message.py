@@ -24,7 +24,7 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
     template_fields = ("queue_name", "pgqueue_conn_id", "results")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, "results": optional(some_results)}
     trigger_class = PgQueueDeadMessageTrigger
-    awaited = "dead messages of"
+    waits_for = "dead messages of"
 
     def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Unpack[DoorbellArguments]) -> None:
         super().__init__(**kwargs)

@@ -105,7 +105,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
     def check_written(self) -> None:
         """Check the arguments as they were written, and let the scheduler hand the task to the triggerer."""
         super().check_written()
-        at_start = (self._made_later, self.on_execute_callback, getattr(self, "_pre_execute_hook", None))
+        at_start = (self._made_later, self.on_execute_callback, self._pre_execute_hook)
         self.start_from_trigger = self.start_from_trigger and self.deferrable and not any(at_start)
         if self.start_from_trigger:
             classpath, arguments = self._waiting_trigger().serialize()
@@ -142,9 +142,9 @@ class DoorbellSensor(QueueTask, ObjectSensor):
         # The trigger also ends the task: resuming it would take a worker slot only to return a number.
         return self._trigger(end_task=True, with_result=self.do_xcom_push)
 
-    def execute_complete(self, context: Context, event: Any = None) -> str:
+    def execute_complete(self, context: Context, event: Doorbell) -> str:
         """Return the doorbell that the trigger heard."""
-        return json.dumps(event if isinstance(event, dict) else self._look())
+        return json.dumps(event)
 
     def _warn_of_closed_queue(self) -> None:
         for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues([self.queue_name])):

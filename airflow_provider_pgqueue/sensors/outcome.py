@@ -89,9 +89,9 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
     def execute(self, context: Context) -> str:
         """Return the outcome as JSON text if the message is finished, else wait for it."""
         # A triggerer must not hand on an output.
-        self._ends_in_trigger = not (self.with_output or self._needs_worker())
+        end_task = not (self.with_output or self._needs_worker())
         try:
-            (outcome,) = self._outcomes([_id_of(self.message_id)], self._patience)
+            (outcome,) = self._outcomes([_id_of(self.message_id)], self._patience, end_task=end_task)
         except (AirflowFailException, AirflowSensorTimeout, AirflowTaskTimeout) as error:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error

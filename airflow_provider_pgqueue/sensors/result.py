@@ -60,4 +60,4 @@ class ObjectSensor(BaseSensorOperator):
 
     def _needs_worker(self) -> bool:
         """Return whether something has to happen at the end that a triggerer does not do."""
-        return bool(self.outlets or self.on_success_callback or getattr(self, "_post_execute_hook", None))
+        return bool(self.outlets or self.on_success_callback or self._post_execute_hook)

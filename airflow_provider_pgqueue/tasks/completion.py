@@ -44,31 +44,40 @@ class AwaitsMessages(QueueTask):
     with_output: bool
     deferrable: bool
     poll_interval: Duration
-    _ends_in_trigger = False
     _too_late: ClassVar[type[AirflowException]] = AirflowException
     """What a wait that ends in a worker raises."""
 
-    def _outcomes(self, ids: Sequence[int], timeout: Duration | None, **kept: Any) -> list[dict[str, Any]]:
+    def _outcomes(
+        self, ids: Sequence[int], timeout: Duration | None, *, end_task: bool = False, **kept: Any
+    ) -> list[dict[str, Any]]:
         """Return the outcome of each message, all of which are a success, or defer until they are finished.
 
         Raises AirflowFailException, which names those that ended otherwise: a retry would find the same.
+
+        :param end_task: let the triggerer end the task, if all are a success.
+        :param kept: further arguments of `execute_complete`.
         """
         self.message_ids = ids
         timeout = None if timeout is None else as_timedelta(timeout)
-        limit = None if timeout is None else timeout.total_seconds()
-        patience = min(_HERE_FIRST, _HERE_FIRST if limit is None else limit) if self.deferrable else limit
-        found = self._wait_here(ids, patience)
-        if found is None and not self.deferrable:
+        patience = None if timeout is None else timeout.total_seconds()
+        if self.deferrable:
+            patience = _HERE_FIRST if patience is None else min(_HERE_FIRST, patience)
+        if (found := self._wait_here(ids, patience)) is not None:
+            return self._judged(found)
+        if not self.deferrable:
             raise self._too_late(f"after {timeout} not all of these messages are finished: {_few(ids)}")
-        if found is None:
-            self.log.info("waiting in the triggerer for the end of messages %s", _few(ids))
-            self.defer(
-                trigger=self._outcome_trigger(ids),
-                method_name="execute_complete",
-                kwargs={"ids": list(ids), **kept},
-                timeout=timeout,
-            )
-        return self._judged(found or [])
+        self.log.info("waiting in the triggerer for the end of messages %s", _few(ids))
+        trigger = PgQueueOutcomeTrigger(
+            ids=list(ids),
+            pgqueue_conn_id=self.pgqueue_conn_id,
+            poll_interval=self.poll_interval,
+            follow_requeues=self.follow_requeues,
+            end_task=end_task,
+            with_result=bool(self.do_xcom_push),
+            ring_after=SAFE_TO_RESUME,
+        )
+        kwargs = {"ids": list(ids), **kept}
+        self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs, timeout=timeout)
 
     def _finished(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return the outcome of each message, all of which are finished."""
@@ -99,17 +108,6 @@ class AwaitsMessages(QueueTask):
                 if left <= 0:
                     return None
                 list(conn.notifies(timeout=left, stop_after=1))  # until one rings, or the time is over
-
-    def _outcome_trigger(self, ids: Sequence[int]) -> PgQueueOutcomeTrigger:
-        return PgQueueOutcomeTrigger(
-            ids=list(ids),
-            pgqueue_conn_id=self.pgqueue_conn_id,
-            poll_interval=self.poll_interval,
-            follow_requeues=self.follow_requeues,
-            end_task=self._ends_in_trigger,
-            with_result=bool(self.do_xcom_push),
-            ring_after=SAFE_TO_RESUME,
-        )
 
 
 def _few(ids: Sequence[int]) -> str:

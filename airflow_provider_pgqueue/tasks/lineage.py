@@ -32,7 +32,7 @@ class QueueLineage:
     """How many messages the task wrote, once it has."""
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return the datasets of the task."""
+        """Return the datasets of the task; at its end, when OpenLineage asks again, also how many messages it wrote."""
         from airflow.providers.common.compat.openlineage.facet import (
             Dataset,
             Identifier,
@@ -62,7 +62,3 @@ class QueueLineage:
             outputs=[written] if self.writes_queue else [],
             job_facets={"sql": SQLJobFacet(query=sql)} if sql else {},
         )
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the datasets of the task, and how many messages it wrote."""
-        return self.get_openlineage_facets_on_start()

@@ -33,6 +33,7 @@ from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 FEW: Final = 100
-_SAY_EVERY: Final = 5.0  # seconds
 _LONGEST_KEY: Final = 255  # characters
 # A text, because None means no key and the default has to survive the serialization of the DAG.
 _OF_THE_TASK: Final = "<the task's identity>"
@@ -111,11 +111,8 @@ class PublishTask(QueueTask):
         "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
         "on_conflict": one_of("skip", "replace"),
     }
-    attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
     batch_size: int = 1000
     one_transaction: bool = True
-    _one_key_for_all: ClassVar[bool] = True
-    """Whether in one transaction only the first message has a key, for all."""
     _own_headers: ClassVar[Mapping[str, Any]] = {}
     _bodies: BodyStore | None = None
 
@@ -139,7 +136,7 @@ class PublishTask(QueueTask):
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.message_priority = priority
+        self.priority = priority
         self.delay = delay
         self.visible_at = visible_at
         self.expires_in = expires_in
@@ -187,10 +184,9 @@ class PublishTask(QueueTask):
 
     def _published(self, context: Context) -> Published:
         self._take_arguments(context)
-        began_at = time.monotonic()
         published = self._publish_all()
-        self._say(published.count, "in all", began_at)
-        self.message_ids = published.awaited
+        self._say(published, "in all")
+        self.message_ids = published.all_ids
         self.lineage_rows = published.count
         record_published(self.queue_name, published.count)
         if published.duplicate_of is not None and self.on_conflict == "skip":
@@ -204,8 +200,8 @@ class PublishTask(QueueTask):
         self.reference = task if self.reference == _OF_THE_TASK else self.reference
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Whoever
         # clears a task raises its max_tries, and wants it to publish; one that continues or waits finds what it began.
-        key = f"{task}/{context['ti'].max_tries}" if self._begins_with_key else task
-        self._dedup_key = key if self._has_own_key else self.dedup_key
+        of_task = f"{task}/{context['ti'].max_tries}" if self._has_one_key else task
+        self._dedup_key = of_task if self._key_is_of_task else self.dedup_key
         self._headers = {
             **(headers_of(context) if self.origin else {}),
             **(self.headers or {}),
@@ -213,34 +209,34 @@ class PublishTask(QueueTask):
         }
 
     @property
-    def _has_own_key(self) -> bool:
-        """Whether the key is made from the identity of the task."""
+    def _key_is_of_task(self) -> bool:
+        """Whether the dedup key is made of the identity of the task, and is not one of the user."""
         return self.dedup_key == _OF_THE_TASK
 
     @property
-    def _begins_with_key(self) -> bool:
-        return self.one_transaction and self._one_key_for_all
+    def _has_one_key(self) -> bool:
+        """Whether only the first message has the key: it stands for all, which are one transaction."""
+        return self.one_transaction
 
     def _publish_all(self) -> Published:
         """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
         published = Published(self.queue_name)
-        began_at = said_at = time.monotonic()
-        in_one = self.one_transaction
+        said_at = published.began_at
         hook = PgQueueHook(self.pgqueue_conn_id)
         self._bodies = hook.body_store()
-        with hook.connect() as conn, conn.transaction() if in_one else nullcontext():
+        with hook.connect() as conn, conn.transaction() if self.one_transaction else nullcontext():
             for number, batch in enumerate(self._batches()):
                 self._check_replaces_one(number + len(batch))
                 published.several |= number + len(batch) > 1
                 # The key is that of the first message; it commits together with the others of its batch.
                 with conn.transaction():
                     published.add(self._publish(conn, batch, number))
-                if self._begins_with_key and published.duplicate_of and self.on_conflict == "skip":
+                if self._has_one_key and published.duplicate_of and self.on_conflict == "skip":
                     published.duplicates = len(batch)
                     break
-                if time.monotonic() - said_at >= _SAY_EVERY:
+                if time.monotonic() - said_at >= TUNING.say_every:
                     said_at = time.monotonic()
-                    self._say(published.count, "so far", began_at)
+                    self._say(published, "so far")
         return published
 
     def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
@@ -254,16 +250,17 @@ class PublishTask(QueueTask):
 
     def _key(self, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""
-        key = self._dedup_key
-        if key is None or (self._begins_with_key and number > 0):
+        if self._dedup_key is None:
             return None
-        return key if self.one_transaction and number == 0 else f"{key}#{number}"
+        if self.one_transaction:
+            return self._dedup_key if number == 0 else None
+        return f"{self._dedup_key}#{number}"
 
     def _statement(self, conn: psycopg.Connection[Any], texts: list[str], *keys: str) -> Statement[list[int]]:
         if self._bodies is not None:
             texts = [self._bodies.put(conn, JsonText(text)) for text in texts]
         options: BatchOptions = {
-            "priority": self.message_priority,
+            "priority": self.priority,
             "delay": self.delay,
             "visible_at": self.visible_at,
             "expires_in": self.expires_in,
@@ -281,15 +278,15 @@ class PublishTask(QueueTask):
         if self.on_conflict == "replace" and number > 1:
             raise InvalidArgument("on_conflict is 'replace', and there are several messages", "Give a single message.")
 
-    def _say(self, count: int, when: str, began_at: float) -> None:
-        seconds = time.monotonic() - began_at
-        self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, count, seconds)
+    def _say(self, published: Published, when: str) -> None:
+        took = time.monotonic() - published.began_at
+        self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, published.count, took)
 
     def _warn_of_duplicates(self, published: Published) -> None:
         number, more, given = published.duplicates, "", getattr(self, "messages", None)
-        if self._begins_with_key and isinstance(given, list | tuple):
+        if self._has_one_key and isinstance(given, list | tuple):
             number = len(given)
-        elif self._begins_with_key and number == self.batch_size:
+        elif self._has_one_key and number == self.batch_size:
             more = " and all that follow"
         self.log.warning(
             "queue %s: not published: %s%s, because an earlier publish, which began with message %s, had the same "
@@ -299,7 +296,7 @@ class PublishTask(QueueTask):
             more,
             published.duplicate_of,
             "This is a retry, or the task was cleared and continues. dedup_key=None publishes in every try."
-            if self._has_own_key
+            if self._key_is_of_task
             else "Give another dedup_key to publish them.",
         )
 
@@ -320,20 +317,22 @@ class Published:
     duplicate_of: int | None = None
     duplicates: int = 0
     several: bool = False
-    awaited: list[int] = dataclasses.field(default_factory=list)
+    all_ids: list[int] = dataclasses.field(default_factory=list)
+    """Those of an earlier try too, in whose place nothing was published."""
+    began_at: float = dataclasses.field(default_factory=time.monotonic)
 
     def add(self, found: list[int]) -> None:
-        self.awaited += [int(id_) for id_ in found[: max(0, FEW + 1 - len(self.awaited))]]
-        ids = [id_ for id_ in found if not isinstance(id_, Duplicate)]
-        self.duplicates += len(found) - len(ids)
-        if len(ids) < len(found) and self.duplicate_of is None:
-            self.duplicate_of = next(int(id_) for id_ in found if isinstance(id_, Duplicate))
-        if not ids:
-            return
-        self.count += len(ids)
-        self.first_id = self.first_id or ids[0]
-        self.last_id = ids[-1]
-        self.ids += ids[: max(0, FEW + 1 - len(self.ids))]
+        new = [id_ for id_ in found if not isinstance(id_, Duplicate)]
+        old = [int(id_) for id_ in found if isinstance(id_, Duplicate)]
+        self.all_ids = [*self.all_ids, *map(int, found)][:FEW]
+        self.duplicates += len(old)
+        if old and self.duplicate_of is None:
+            self.duplicate_of = old[0]
+        if new:
+            self.count += len(new)
+            self.first_id = self.first_id or new[0]
+            self.last_id = new[-1]
+            self.ids = [*self.ids, *new][:FEW]
 
     def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = {

@@ -145,15 +145,11 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
     """By the names of the arguments."""
     idle_without: ClassVar[Mapping[str, str]] = {}
     """Arguments that do nothing, and the argument without which, at its default, they do nothing."""
-    awaited: str = "messages of"
+    waits_for: str = "messages of"
     """What of a queue the task waits for."""
-    attributes: ClassVar[Mapping[str, str]] = {}
-    """Where an argument is kept, if not under its own name, because Airflow uses that."""
     operator_extra_links = (PgQueueLink(),)
     message_ids: Sequence[int] = ()
     """The messages that the link of the task is about, once it knows them."""
-    unseen_fields: ClassVar[frozenset[str]] = frozenset({"message"})
-    """Templates that Airflow renders, but neither stores nor shows under Rendered Template: they are bodies."""
     _made_later: frozenset[str] = frozenset()
 
     def __init__(
@@ -176,8 +172,8 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
         super()._do_render_template_fields(*args, **kwargs)
-        # Airflow stores what is a template field of the task that it rendered, which runs only once.
-        self.template_fields = [name for name in self.template_fields if name not in self.unseen_fields]
+        # Airflow stores the template fields of the task that it rendered, and shows them: never a body.
+        self.template_fields = [name for name in self.template_fields if name != "message"]
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume as Airflow does; an error also says why the trigger failed, or what the task waited for."""
@@ -199,7 +195,7 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
         limit = getattr(self, name)
         subject = (
-            f"{self.awaited} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
+            f"{self.waits_for} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
         )
         return (
             f"waited for {subject}{f' ({chosen})' if chosen else ''} until the {name} of {as_timedelta(limit)} was "
@@ -235,7 +231,9 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         self._made_later = check_arguments(self._given(), self.rules, self.template_fields)
 
     def _given(self) -> dict[str, Any]:
-        return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
+        """Return the arguments that have rules."""
+        # BaseOperator has a method of the name dry_run.
+        return {name: getattr(self, "is_dry_run" if name == "dry_run" else name) for name in self.rules}
 
 
 @cache

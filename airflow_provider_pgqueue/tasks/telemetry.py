@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from opentelemetry.util.types import AttributeValue
 
+NAMES: Final = ("dag_id", "run_id", "task_id", "map_index", "try_number")
+"""What tells one try of a task instance from all others."""
 _PREFIX: Final = "pgqueue"
 _IN_DOORBELLS: Final = {"ready": "ready", "waiting": "dead", "oldest_age": "oldest_age"}
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -120,16 +122,7 @@ class ConsumerTelemetry:
 
 def headers_of(context: Context) -> dict[str, Any]:
     """Return the headers of a message that say which task publishes it, with `traceparent` if it is traced."""
-    ti = context["ti"]
-    headers: dict[str, Any] = {
-        "airflow": {
-            "dag_id": ti.dag_id,
-            "run_id": ti.run_id,
-            "task_id": ti.task_id,
-            "map_index": ti.map_index,
-            "try_number": ti.try_number,
-        }
-    }
+    headers: dict[str, Any] = {"airflow": {name: getattr(context["ti"], name) for name in NAMES}}
     _PROPAGATOR.inject(headers)
     return headers
 

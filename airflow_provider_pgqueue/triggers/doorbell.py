@@ -168,12 +168,9 @@ class DoorbellTrigger(BaseEventTrigger):
         return classpath, json.dumps(arguments, sort_keys=True)
 
     @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Doorbell]:
-        """Yield doorbells for all the watchers that have these arguments."""
-        # Closed here, for the reason that `run` has.
-        async with aclosing(cls(**kwargs)._rings_forever()) as doorbells:
-            async for doorbell in doorbells:
-                yield doorbell
+    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Doorbell]:
+        """Return the stream of doorbells for all the watchers that have these arguments."""
+        return cls(**kwargs)._rings_forever()
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Doorbell]) -> AsyncIterator[TriggerEvent]:
         """Fire for each doorbell; all watchers of a stream have equal arguments, so none is filtered out."""

@@ -34,11 +34,11 @@ from airflow_provider_pgqueue.core.errors import (
     QueueError,
 )
 from airflow_provider_pgqueue.core.listener import Listener
-from airflow_provider_pgqueue.core.message import ClosedQueue
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.tasks.telemetry import record_doorbell
+from airflow_provider_pgqueue.triggers.waiter import Waiter
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
 _LONGEST: Final = 10.0  # seconds that the first connection waits for its arguments before the log says so
 _RAREST: Final = 300.0  # seconds between two tries of a question that takes too long
-_IF_SLOW: Final = "The server is slow, or statement_timeout of this login too short: messages.health() may say why."
-_IF_FILTERED: Final = "Few messages match: publish those that it waits for to a queue of their own."
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
 
 
@@ -87,85 +85,14 @@ async def rings(conn_id: str, watch: Watch, times: HubTimes = HubTimes()) -> Asy
     :param times: those of the hub, if this watch is its first.
     """
     hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id, times))
-    waiting = hub.join(watch)
+    waiter = hub.join(watch)
     try:
         while True:
-            doorbell = await waiting.next()
+            doorbell = await waiter.next()
             record_doorbell(doorbell)
             yield doorbell
     finally:
-        hub.leave(waiting)
-
-
-class _Waiting:
-    """A watch and its latest doorbell. One that was not taken is replaced by the next: only the news counts."""
-
-    def __init__(self, watch: Watch, doubt_again: float) -> None:
-        self.watch = watch
-        self.question = watch.question
-        self._doubt_again = doubt_again
-        self._closed: ClosedQueue | None = None
-        self._was_open = False
-        self._doubt_at = -math.inf
-        self._doorbell: Doorbell | None = None
-        self._warning: str | None = None
-        self._error: BaseException | None = None
-        self._is_slow = False
-        self._rung = asyncio.Event()
-
-    async def next(self) -> Doorbell:
-        while True:
-            await self._rung.wait()
-            self._rung.clear()
-            if self._error is not None:
-                # Several waiters raise one error: without this each of them would add to the traceback of all.
-                raise self._error.with_traceback(None)
-            if self._warning is not None:
-                # Here, in the context of whoever waits, so that it is in the log of the task too.
-                log.warning("%s", self._warning)
-                self._warning = None
-            if self._doorbell is not None:
-                doorbell, self._doorbell = self._doorbell, None
-                return doorbell
-
-    def doubts(self, now: float) -> bool:
-        """Return whether it is time to ask for the queue, if it waits for one: always while there is none."""
-        return self.watch.of_queue and now >= self._doubt_at
-
-    def see_queue(self, closed: ClosedQueue | None, now: float) -> None:
-        """Record that the queue can be waited for, or warn once that it does not exist, was dropped, or is paused.
-
-        A dropped queue that was paused counts as one that is gone.
-        """
-        if closed is not None and closed != self._closed:
-            gone = self._was_open and not closed.paused
-            self._warning = str(closed).replace("does not exist", "no longer exists") if gone else str(closed)
-            self._rung.set()
-        self._closed = closed
-        self._was_open = closed is None or closed.paused
-        self._doubt_at = now + self._doubt_again if self._was_open else -math.inf
-
-    def see_slow(self, took: float, pause: float) -> None:
-        """Warn that the look was cancelled, once until one succeeds, and without naming the topic."""
-        if not self._is_slow:
-            queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
-            by_topic = " by topic" if self.watch.is_filtered else ""
-            self._warning = (
-                f"{queue}: a look{by_topic} was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
-                f"after it come more rarely. {_IF_FILTERED if by_topic else _IF_SLOW}"
-            )
-            self._rung.set()
-        self._is_slow = True
-
-    def hear(self, rows: list[Any], now: float) -> None:
-        self._is_slow = False
-        if doorbell := self.watch.hear(rows, now):
-            self._doorbell = doorbell
-            self._rung.set()
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._rung.set()
+        hub.leave(waiter)
 
 
 @dataclass(slots=True)
@@ -188,8 +115,9 @@ class _Hub:
     def __init__(self, conn_id: str, times: HubTimes) -> None:
         self._conn_id = conn_id
         self._times = times
-        self._waiting: set[_Waiting] = set()
+        self._waiters: set[Waiter] = set()
         self._paces: dict[Hashable, _Pace] = {}
+        # Questions that took too long for all queues together, and are asked for each queue apart.
         self._apart: set[Hashable] = set()
         self._listener = Listener(
             self._connect,
@@ -206,12 +134,12 @@ class _Hub:
         self._pump: asyncio.Task[None] | None = None
         self._closing: asyncio.TimerHandle | None = None
 
-    def join(self, watch: Watch) -> _Waiting:
+    def join(self, watch: Watch) -> Waiter:
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
-        waiting = _Waiting(watch, self._times.doubt_again)
-        self._waiting.add(waiting)
+        waiter = Waiter(watch, self._times.doubt_again)
+        self._waiters.add(waiter)
         if self._pump is None:
             # In an empty context, or all that the hub logs would go to the log of the task that came first.
             self._pump = asyncio.get_running_loop().create_task(
@@ -221,11 +149,11 @@ class _Hub:
         else:
             # There may be work already, and the next look may be half a minute away.
             self._listener.nudge()
-        return waiting
+        return waiter
 
-    def leave(self, waiting: _Waiting) -> None:
-        self._waiting.discard(waiting)
-        if not self._waiting and self._pump is not None and self._closing is None:
+    def leave(self, waiter: Waiter) -> None:
+        self._waiters.discard(waiter)
+        if not self._waiters and self._pump is not None and self._closing is None:
             with suppress(RuntimeError):  # the loop is closed: nothing is left to do
                 self._closing = self._pump.get_loop().call_later(self._times.linger, self._close)
 
@@ -240,8 +168,8 @@ class _Hub:
         if self._asking is not None:
             self._asking.cancel()
         error = None if pump.cancelled() else pump.exception()
-        for waiting in self._waiting:
-            waiting.fail(error or asyncio.CancelledError())
+        for waiter in self._waiters:
+            waiter.fail(error or asyncio.CancelledError())
 
     def _forget(self) -> None:
         """Leave the registry, so that whoever comes next gets a new hub."""
@@ -294,11 +222,11 @@ class _Hub:
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
         """Run one query for each kind of question, however many ask it, and return how soon to look again."""
-        self._apart &= {waiting.question for waiting in self._waiting}
-        asking: defaultdict[Hashable, list[_Waiting]] = defaultdict(list)
-        for waiting in self._waiting:
-            alone = waiting.watch.queue_name if waiting.question in self._apart else None
-            asking[waiting.question, alone].append(waiting)
+        self._apart &= {waiter.question for waiter in self._waiters}
+        asking: defaultdict[Hashable, list[Waiter]] = defaultdict(list)
+        for waiter in self._waiters:
+            alone = waiter.watch.queue_name if waiter.question in self._apart else None
+            asking[waiter.question, alone].append(waiter)
         self._paces = {question: self._paces.get(question) or _Pace(self._times.min_gap) for question in asking}
         # A filter reads each message that it leaves out, so those without one go first.
         order = sorted(asking, key=lambda one: (asking[one][0].watch.is_filtered, self._paces[one].failures))
@@ -313,7 +241,7 @@ class _Hub:
         return min(wishes, default=None)
 
     async def _ask_in_turn(
-        self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting], pace: _Pace
+        self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter], pace: _Pace
     ) -> list[timedelta]:
         """Ask one question and return how soon to look again. One that is too slow is a warning, not an error."""
         clock = asyncio.get_running_loop().time
@@ -323,23 +251,23 @@ class _Hub:
         except (TimeoutError, ConnectionFailed) as error:
             if not _took_too_long(conn, error):
                 raise
-            if asked[0].watch.is_filtered and len({waiting.watch.queue_name for waiting in asked}) > 1:
-                # One large queue is enough for that.
+            if asked[0].watch.is_filtered and len({waiter.watch.queue_name for waiter in asked}) > 1:
+                # One large queue is enough for that: the others need not wait for it.
                 self._apart.add(asked[0].question)
                 return [timedelta(0)]
             pace.failures += 1
             pause = pace.record(clock() - began, clock())
-            for waiting in asked:
-                waiting.see_slow(clock() - began, pause)
+            for waiter in asked:
+                waiter.see_slow(clock() - began, pause)
             return [timedelta(seconds=pause)]
         pace.failures = 0
         pace.record(clock() - began, clock())
         return wishes
 
-    async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> list[timedelta]:
+    async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter]) -> list[timedelta]:
         """Tell those who ask the same what was found, and return how soon each wishes the next look."""
         try:
-            rows = await self._in_time(conn, asked[0].watch.ask([waiting.watch for waiting in asked]))
+            rows = await self._in_time(conn, asked[0].watch.ask([waiter.watch for waiter in asked]))
             unknown = await self._any_unknown(conn, asked)
         except Exception as error:
             if not _is_about_arguments(error):
@@ -355,24 +283,24 @@ class _Hub:
             found[asked[0].watch.key_of(row)].append(row)
         wishes = [row.next_in for row in rows if getattr(row, "next_in", None)]
         now = asyncio.get_running_loop().time()
-        for waiting in asked:
+        for waiter in asked:
             try:
-                waiting.hear([row for key in waiting.watch.keys for row in found[key]], now)
-                wishes.append(timedelta(seconds=waiting.watch.look_in))
+                waiter.hear([row for key in waiter.watch.keys for row in found[key]], now)
+                wishes.append(timedelta(seconds=waiter.watch.look_in))
             except Exception as error:
-                self._fail(waiting, error)
+                self._fail(waiter, error)
         return wishes + ([timedelta(seconds=_UNKNOWN_AGAIN)] if unknown else [])
 
-    async def _any_unknown(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> bool:
+    async def _any_unknown(self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter]) -> bool:
         """Return whether somebody waits for a queue that does not exist; tell them once, and of a paused one, too."""
         now = asyncio.get_running_loop().time()
-        doubted = [waiting for waiting in asked if waiting.doubts(now)]
+        doubted = [waiter for waiter in asked if waiter.doubts(now)]
         if not doubted:
             return False
-        ask = verbs.closed_queues({waiting.watch.queue_name for waiting in doubted})
+        ask = verbs.closed_queues({waiter.watch.queue_name for waiter in doubted})
         closed = {one.queue_name: one for one in await self._in_time(conn, ask)}
-        for waiting in doubted:
-            waiting.see_queue(closed.get(waiting.watch.queue_name), now)
+        for waiter in doubted:
+            waiter.see_queue(closed.get(waiter.watch.queue_name), now)
         return any(not one.paused for one in closed.values())
 
     async def _in_time(self, conn: psycopg.AsyncConnection[Any], question: Statement[T]) -> T:
@@ -383,10 +311,10 @@ class _Hub:
         async with asyncio.timeout(self._times.deadline):
             return await run_async(conn, question)
 
-    def _fail(self, waiting: _Waiting, error: BaseException) -> None:
+    def _fail(self, waiter: Waiter, error: BaseException) -> None:
         """End the waiting of one, and leave the others alone."""
-        self._waiting.discard(waiting)
-        waiting.fail(error)
+        self._waiters.discard(waiter)
+        waiter.fail(error)
 
 
 def _took_too_long(conn: psycopg.AsyncConnection[Any], error: Exception) -> bool:

@@ -40,7 +40,8 @@ class Watch(ABC):
     _rung_at: float = field(default=-math.inf, init=False)
     _last: Doorbell | None = field(default=None, init=False)
     _repeats: int = field(default=0, init=False)
-    _look_in: float = field(default=0.0, init=False)
+    look_in: float = field(default=0.0, init=False)
+    """Seconds until the next look is needed if nothing rings before."""
 
     @property
     def question(self) -> Hashable:
@@ -74,18 +75,18 @@ class Watch(ABC):
 
     def hear(self, rows: Sequence[Any], now: float) -> Doorbell | None:
         """Return the doorbell to ring now, if any, for what a look found in this queue; `now` is monotonic seconds."""
-        self._look_in = self.poll_interval
+        self.look_in = self.poll_interval
         doorbell, is_new = self._judge(rows, now - self._rung_at)
         if doorbell is None:
             self._see_nothing()
             return None
         pause = _GAP if is_new or not self._repeats else self._pause()
         if now - self._rung_at < pause:
-            self._look_in = min(self._look_in, self._rung_at + pause - now)
+            self.look_in = min(self.look_in, self._rung_at + pause - now)
             return None
         self._repeats = 1 if is_new else self._repeats + 1
         self._rung_at, self._last = now, doorbell
-        self._look_in = min(self._look_in, self._pause())
+        self.look_in = min(self.look_in, self._pause())
         return doorbell
 
     def _see_nothing(self) -> None:
@@ -94,11 +95,6 @@ class Watch(ABC):
 
     def _pause(self) -> float:
         return max(_GAP, self.ring_every * min(2.0 ** (self._repeats - 1), _RAREST))
-
-    @property
-    def look_in(self) -> float:
-        """Seconds until the next look is needed if nothing rings before."""
-        return self._look_in
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +131,7 @@ class MessageWatch(Watch):
         ready, age = rows[0].ready, rows[0].oldest_age.total_seconds()
         if ready < self.min_messages and (self.max_wait is None or age < self.max_wait):
             if self.max_wait is not None:
-                self._look_in = min(self._look_in, self.max_wait - age)
+                self.look_in = min(self.look_in, self.max_wait - age)
             return None, False
         doorbell = {
             "queue_name": self.queue_name,

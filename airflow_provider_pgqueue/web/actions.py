@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NoReturn
+from urllib.parse import urlencode
 from uuid import UUID
 
 import psycopg
@@ -18,15 +19,15 @@ from airflow_provider_pgqueue.core.client import JsonText, run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.web import dead, policy
+from airflow_provider_pgqueue.web import dead, fields, policy
+from airflow_provider_pgqueue.web.fields import Form
 from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
-from airflow_provider_pgqueue.web.html import back_to, page, whole_number
-from airflow_provider_pgqueue.web.request import person_of, site_of
+from airflow_provider_pgqueue.web.html import page
+from airflow_provider_pgqueue.web.request import path_of, person_of, root_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import rows_of
 
 router = APIRouter()
-Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 _HELD: Final = "Nothing was done: it has a remedy by now, or somebody holds it."
@@ -52,6 +53,11 @@ class Action:
     about: Callable[[Connection, str, Form], dict[str, Any]] = lambda conn, name, given: {}
     danger: bool = False
     nothing: str | None = None
+
+    @property
+    def of_many(self) -> bool:
+        """Whether it takes the dead messages that a filter finds, and so counts them first."""
+        return self.about is dead.count
 
 
 def _only_name(conn: Connection, name: str, form: Form) -> dict[str, Any]:
@@ -97,14 +103,14 @@ def _unfinished(
 
 
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
-    return {"queue_name": name, "message": _body(form), "reference": dead.text(form, "reference")}
+    return {"queue_name": name, "message": _body(form), "reference": fields.text(form, "reference")}
 
 
 def _change(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     """Return what is written in the form; what is left empty stays as it is."""
     to = {
-        "priority": policy.value("priority", text, "smallint") if (text := dead.text(form, "priority")) else None,
-        "delay": policy.value("delay", text, "interval") if (text := dead.text(form, "delay")) else None,
+        "priority": fields.value("priority", text, "smallint") if (text := fields.text(form, "priority")) else None,
+        "delay": fields.value("delay", text, "interval") if (text := fields.text(form, "delay")) else None,
         "message": _body(form) if form.get("body", "").strip() else None,
     }
     return _one(conn, name, form) | {key: value for key, value in to.items() if value is not None}
@@ -273,7 +279,7 @@ def said_of(request: Request) -> Said | None:
     if given["done"] == "again":
         return Said("The form was sent twice, and only the first time counted.")
     action = (OF_MESSAGES if "id" in request.path_params else OF_QUEUES)[given["done"]]
-    number, asked = whole_number(given.get("n", "")) or 0, whole_number(given.get("of", "")) or 0
+    number, asked = (fields.whole_number(given.get(name, "")) or 0 for name in ("n", "of"))
     if not number and action.nothing:
         return Said(action.nothing, False)
     rest = f" That is fewer than the {asked:,} asked for; count again to see what is left." if asked > number else ""
@@ -287,14 +293,14 @@ def ask_of_queue(request: Request, name: str, action: str) -> Response:
     Of the address, which anybody can make, only a filter gets into the form: the page counts and says what it finds.
     """
     known, given = _known(OF_QUEUES, action), request.query_params
-    filtered = dead.FILTER if known.about is dead.count else ()
+    filtered = dead.FILTER if known.of_many else ()
     return _ask(request, known, name, {key: given[key] for key in filtered if key in given})
 
 
 @router.post("/queues/{name}/{action}")
 def act_on_queue(request: Request, name: str, action: str, form: dict[str, str] = Depends(checked_form)) -> Response:
     """Do it, and return to the page of the queue."""
-    return _act(request, _known(OF_QUEUES, action), name, form, f"/queues/{name}", action)
+    return _act(request, _known(OF_QUEUES, action), name, form)
 
 
 @router.get("/messages/{id}/{action}")
@@ -308,7 +314,7 @@ def ask_of_message(request: Request, id: Id, action: str) -> Response:
 def act_on_message(request: Request, id: Id, action: str, form: dict[str, str] = Depends(checked_form)) -> Response:
     """Do it, and return to the page of the message."""
     known = _known(OF_MESSAGES, action)
-    return _act(request, known, _queue_of(request, id), form | {"id": str(id)}, f"/messages/{id}", action)
+    return _act(request, known, _queue_of(request, id), form | {"id": str(id)})
 
 
 def _known(actions: Mapping[str, Action], name: str) -> Action:
@@ -337,17 +343,16 @@ def _ask(request: Request, action: Action, name: str, given: Form, wrong: Except
         Rights.of(conn, name).check(action.verb)
         about = action.about(conn, name, given)
     status = 400 if wrong else 200
-    said = {"done": said_of(request), "wrong": wrong}
-    return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, **said)
+    return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, wrong=wrong)
 
 
-def _act(request: Request, action: Action, name: str, form: dict[str, str], path: str, done: str) -> Response:
+def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> Response:
     """Do it, in one transaction; what takes many continues from a page that says how far it is."""
     site, person = site_of(request), person_of(request)
     try:
         with site.acting() as conn:
             arguments = action.arguments(conn, name, form)
-            many = dead.Progress.of(form) if action.about is dead.count else None
+            many = dead.Progress.of(form) if action.of_many else None
             if many is not None:
                 arguments["max_messages"] = many.next
             rows = run(conn, verbs.audited(person.name, action.verb, arguments, request=UUID(form["request"])))
@@ -360,24 +365,26 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     if rows is None and many and many.later:
         # Do not lead to the next part: if the first answer arrived too, both would go on, and take more than was asked.
         return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
+    done = request.path_params["action"]
     if rows is None:
-        return _tell(request, path, done="again")
+        return _tell(request, done="again")
     if many is None:
-        return _tell(request, path, done=done, n=_many(action, rows))
-    goes_on = len(rows) == many.next and many.later
-    many = dead.Progress(many.asked, many.done + len(rows))
-    if goes_on:
-        fields = (*dead.FILTER, "reason")
-        return page(request, "progress.html", action=action, queue_name=name, given=form, many=many, fields=fields)
-    return _tell(request, path, done=done, n=many.done, of=many.asked)
+        return _tell(request, done=done, n=_many(action, rows))
+    so_far = dead.Progress(many.asked, many.done + len(rows))
+    if many.later and len(rows) == many.next:
+        given = {key: form[key] for key in (*dead.FILTER, "reason") if form.get(key)}
+        return page(request, "progress.html", action=action, queue_name=name, given=given, many=so_far)
+    return _tell(request, done=done, n=so_far.done, of=so_far.asked)
 
 
-def _tell(request: Request, path: str, **said: Any) -> Response:
-    return RedirectResponse(back_to(request, path, **vouched(request, path, **said)), 303)
+def _tell(request: Request, **said: Any) -> Response:
+    """Lead to the page of the queue or message, which says what came of the action."""
+    path = path_of(request).rpartition("/")[0]
+    return RedirectResponse(f"{root_of(request)}{path}?{urlencode(vouched(request, path, **said))}", 303)
 
 
 def _many(action: Action, rows: list[Any]) -> int:
     """Return how many messages it was, or the id of the one that was published."""
     if action.verb in ("purge_queue", "publish"):
-        return int(rows[0] if isinstance(rows[0], int) else next(iter(rows[0].values())))
+        return int(rows[0])
     return len(rows)

@@ -12,6 +12,7 @@ from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
 T = TypeVar("T")
 _MOST: Final = 500
+_USUAL: Final = 4.0  # the pages ask every five
 _KEPT_FAILURE: Final = 3.0
 
 
@@ -39,7 +40,7 @@ class Shared:
         self._kept: dict[Hashable, _Kept] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, seconds: float, find: Callable[[], T]) -> T:
+    def get(self, key: Hashable, find: Callable[[], T], *, seconds: float = _USUAL) -> T:
         """Return the result for a key, found at most `seconds` ago."""
         kept = self._one(key)
         if not kept.lock.acquire(timeout=self._patience):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import psycopg
@@ -12,10 +10,9 @@ import psycopg
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.web.html import whole_number
+from airflow_provider_pgqueue.web.fields import Form, moment, text, whole_number
 from airflow_provider_pgqueue.web.section import rows_of
 
-Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 FILTER: Final = ("result", "fingerprint", "reference", "since", "until")
 MOST: Final = 1_000_000  # messages of one action
@@ -34,26 +31,6 @@ def chosen(form: Form) -> dict[str, Any]:
         "since": moment(form, "since"),
         "until": moment(form, "until"),
     }
-
-
-def text(form: Form, name: str) -> str | None:
-    """Return what was written in a field, None if it is empty; InvalidArgument for what no column takes."""
-    written = form.get(name, "").strip()
-    if "\0" in written or len(written) > 1000:
-        raise InvalidArgument(f"{name} has a NUL, or more than 1000 characters", "Shorten it, and leave NUL out.")
-    return written or None
-
-
-def moment(form: Form, name: str) -> str | None:
-    """Return a time of a form, which is UTC unless it says otherwise."""
-    if (written := text(form, name)) is None:
-        return None
-    try:
-        found = datetime.fromisoformat(written)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-    except (ValueError, OverflowError):
-        fix = "Give a time in UTC, such as 2026-01-31T18:00."
-        raise InvalidArgument(f"{name} is {written[:40]!r}", fix) from None
 
 
 def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:

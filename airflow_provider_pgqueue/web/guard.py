@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from fastapi import HTTPException, Request
 from starlette.responses import Response
 
-from airflow_provider_pgqueue.web.request import person_of, site_of
+from airflow_provider_pgqueue.web.request import path_of, person_of, site_of
 
 log = logging.getLogger(__name__)
 _POLICY: Final = (
@@ -67,10 +67,8 @@ def is_vouched(request: Request) -> bool:
     until, signature = said.pop("until", ""), said.pop("by", "")
     if not until.isdecimal() or len(until) > 11 or int(until) < time.time():
         return False
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
-    return hmac.compare_digest(
-        signature.encode(), _sign(request, int(until), urlencode({"path": path, **said})).encode()
-    )
+    expected = _sign(request, int(until), urlencode({"path": path_of(request), **said}))
+    return hmac.compare_digest(signature.encode(), expected.encode())
 
 
 def _check_same_origin(request: Request) -> None:

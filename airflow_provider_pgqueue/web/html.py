@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import pairwise
@@ -18,7 +17,7 @@ from airflow_provider_pgqueue.core.frames import own_frames
 from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
 from airflow_provider_pgqueue.core.unseen import legible
 from airflow_provider_pgqueue.web.guard import token_for
-from airflow_provider_pgqueue.web.request import site_of, task_of
+from airflow_provider_pgqueue.web.request import root_of, site_of, task_of
 
 NONE: Final = "\N{EN DASH}"
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
@@ -32,7 +31,7 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
         .get_template(name)
         .render(
             layout="part.html" if part else "layout.html",
-            root=request.scope.get("root_path", "").rstrip("/"),
+            root=root_of(request),
             person=getattr(request.state, "person", None),
             token=lambda: token_for(request),
             links=site_of(request).links,
@@ -45,9 +44,7 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
 
 def error_page(request: Request, status: int, problem: str, fix: str | None = None) -> HTMLResponse:
     """Return a page that says what is wrong and how to fix it; a login for whoever is not known."""
-    if not hasattr(request.state, "person"):
-        request.state.person = None
-    unknown = status in (401, 403) and request.state.person is None
+    unknown = status in (401, 403) and not hasattr(request.state, "person")
     login = site_of(request).links.login(_asked(request)) if unknown else None
     return page(request, "error.html", status, problem=problem, fix=fix, code=status, login=login)
 
@@ -55,12 +52,6 @@ def error_page(request: Request, status: int, problem: str, fix: str | None = No
 def _asked(request: Request) -> str:
     path = quote(request.scope["path"])
     return f"{path}?{request.url.query}" if request.url.query else path
-
-
-def back_to(request: Request, path: str, **query: Any) -> str:
-    """Return an address of this site, below wherever it is mounted."""
-    said = f"?{urlencode(query)}" if query else ""
-    return f"{request.scope.get('root_path', '').rstrip('/')}{path}{said}"
 
 
 @cache
@@ -151,15 +142,3 @@ def pretty(given: Any, longest: int = 200_000) -> str:
     lines = text[: longest + 1].splitlines()
     shown = "\n".join(legible(line, longest) for line in lines)
     return shown if len(text) <= longest else shown[:longest] + "\n…"
-
-
-def whole_number(text: str, digits: int = 18) -> int | None:
-    """Return what somebody wrote as a whole number, of at most so many digits; None if it is none."""
-    significant = text.lstrip("0") or "0"
-    good = text.isascii() and text.isdecimal() and len(significant) <= digits
-    return int(significant) if good else None
-
-
-def choices(given: Mapping[str, str | None], allowed: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the parameters of an address, each one of what is allowed, or else the first of those."""
-    return {name: value if (value := given.get(name)) in known else known[0] for name, known in allowed.items()}

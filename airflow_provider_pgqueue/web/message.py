@@ -8,7 +8,6 @@ from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.actions import Id, life_of, said_of
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
@@ -27,7 +26,7 @@ def message(request: Request, id: Id) -> Response:
     wants_body = request.query_params.get("body") == "1"
     if wants_body and not person.may_act:
         raise HTTPException(403, person.lacks)
-    found = site.shared.get(("message", id, person.may_act), numbers.SECONDS, lambda: _find(site, id, person.may_act))
+    found = site.shared.get(("message", id, person.may_act), lambda: _find(site, id, person.may_act))
     return page(
         request,
         "message.html",

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.web import dead, numbers
-from airflow_provider_pgqueue.web.html import choices, page, whole_number
+from airflow_provider_pgqueue.web import fields
+from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import Refused, part, rows_of
@@ -41,23 +41,23 @@ def of_queue(request: Request, name: str) -> Response:
 def _page(request: Request, name: str | None) -> Response:
     site, person = site_of(request), person_of(request)
     asked = {field: request.query_params.get(field, "").strip() for field in _FIELDS}
-    state = choices(request.query_params, {"state": STATES})["state"]
+    state = fields.choices(request.query_params, {"state": STATES})["state"]
     wanted = _wanted(asked, state)
     key = ("messages", name, *wanted.items(), person.may_act)
-    found = site.shared.get(key, numbers.SECONDS, lambda: _find(site, name, wanted, person.may_act))
+    found = site.shared.get(key, lambda: _find(site, name, wanted, person.may_act))
     shown = asked | {one: (wanted[one] or "")[:19] for one in ("since", "until")}
     return page(request, "messages.html", queue_name=name, state=state, states=STATES, asked=shown, **found)
 
 
 def _wanted(asked: Mapping[str, str], state: str) -> dict[str, Any]:
     """Return the arguments of search_messages; InvalidArgument for what no column takes."""
-    times = {name: dead.moment(asked, name) for name in ("since", "until", "after_place")}
+    times = {name: fields.moment(asked, name) for name in ("since", "until", "after_place")}
     return {
         "state": None if state == "any" else state,
-        "reference": dead.text(asked, "q"),
-        "topic": dead.text(asked, "topic"),
-        "fingerprint": dead.text(asked, "fingerprint"),
-        "after_id": whole_number(asked["after_id"]),
+        "reference": fields.text(asked, "q"),
+        "topic": fields.text(asked, "topic"),
+        "fingerprint": fields.text(asked, "fingerprint"),
+        "after_id": fields.whole_number(asked["after_id"]),
         **times,
     }
 
@@ -78,7 +78,7 @@ def _find(site: Site, name: str | None, wanted: Mapping[str, Any], bodies: bool)
 
 def _rows(conn: psycopg.Connection[Any], name: str | None, wanted: Mapping[str, Any]) -> list[Row]:
     by_id = []
-    if (id_ := whole_number(wanted["reference"] or "")) and not wanted["after_id"]:
+    if (id_ := fields.whole_number(wanted["reference"] or "")) and not wanted["after_id"]:
         # Whoever has an id may not know the queue.
         by_id = run(conn, verbs.search_messages(message_id=id_))
     rows = run(conn, verbs.search_messages(name, max_messages=_PER_PAGE, **wanted))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -11,13 +11,12 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.duration import duration_text, parse_duration
+from airflow_provider_pgqueue.core.duration import duration_text
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.web.html import whole_number
+from airflow_provider_pgqueue.web.fields import Form, value
 from airflow_provider_pgqueue.web.section import rows_of
 
-Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 _CHOICES: Final = {
     "fair_by": ("", "group", "topic"),
@@ -74,7 +73,7 @@ def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
 def _texts(conn: Connection, name: str) -> dict[str, str]:
     run(conn, verbs.status(name))  # raises for an unknown queue
     (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
-    return {key: _as_text(value) for key, value in row.items() if key != "created_at"}
+    return {key: _as_text(given) for key, given in row.items() if key != "created_at"}
 
 
 def _columns(conn: Connection) -> dict[str, Row]:
@@ -82,32 +81,10 @@ def _columns(conn: Connection) -> dict[str, Row]:
     return {row["name"]: row for row in rows_of(conn, "policy_columns")}
 
 
-def _as_text(value: Any) -> str:
+def _as_text(given: Any) -> str:
     """Return a value as the form shows it and takes it back: durations as 1h30m."""
-    if value is None:
+    if given is None:
         return ""
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return duration_text(value) if isinstance(value, timedelta) else str(value)
-
-
-def value(key: str, text: str, kind: str) -> Any:
-    """Return what was written in a field as a verb takes it; InvalidArgument if no column of this type takes it."""
-    match kind:
-        case "text":
-            return text
-        case "jsonb":
-            try:
-                return json.loads(text or "{}")
-            except (ValueError, RecursionError):
-                fix = 'Give {"key": weight}; leave it empty for 1 each.'
-                raise InvalidArgument(f"{key} is not JSON", fix) from None
-        case "interval":
-            try:
-                return f"{parse_duration(text or '0').total_seconds()} seconds"
-            except ValueError as error:
-                raise InvalidArgument(f"{key}: {error}") from None
-    # No number of a policy is larger, and an integer of PostgreSQL takes no more.
-    if (number := whole_number(text or "0", 13 if kind == "bigint" else 9)) is None:
-        raise InvalidArgument(f"{key} is {text[:20]!r}", "Give a whole number; leave it empty for no limit.")
-    return number
+    if isinstance(given, dict):
+        return json.dumps(given, ensure_ascii=False)
+    return duration_text(given) if isinstance(given, timedelta) else str(given)

@@ -12,11 +12,12 @@ from starlette.responses import Response
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.actions import said_of
-from airflow_provider_pgqueue.web.html import choices, page
+from airflow_provider_pgqueue.web.fields import choices
+from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.plots import Plot, plots_of
 from airflow_provider_pgqueue.web.policy import EMPTY
+from airflow_provider_pgqueue.web.queues import is_behind, needs
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.section import Refused, part, rows_of
@@ -40,7 +41,7 @@ def queue(request: Request, name: str) -> Response:
     site, bodies = site_of(request), person_of(request).may_act
     chosen = choices(request.query_params, {"span": tuple(_SPANS), "by": tuple(_ORDERS)})
     span, by = chosen["span"], chosen["by"]
-    found = site.shared.get(("queue", name, span, bodies), numbers.SECONDS, lambda: _find(site, name, span, bodies))
+    found = site.shared.get(("queue", name, span, bodies), lambda: _find(site, name, span, bodies))
     if not isinstance(found["causes"], Refused):
         found = found | {"causes": sorted(found["causes"], key=lambda cause: cause[_ORDERS[by]] or 0, reverse=True)}
     return page(request, "queue.html", span=span, by=by, spans=list(_SPANS), done=said_of(request), **found)
@@ -64,10 +65,10 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
         return {
             "at": datetime.now(UTC),
             "queue": status,
-            "needs": numbers.needs(status),
+            "needs": needs(status),
             "rights": Rights.of(conn, name),
-            "past": part(conn, lambda: site.shared.get(("past", name, span), _SLOWER, past)),
-            "causes": part(conn, lambda: site.shared.get(("dead", name, span, bodies), _SLOWER, causes)),
+            "past": part(conn, lambda: site.shared.get(("past", name, span), past, seconds=_SLOWER)),
+            "causes": part(conn, lambda: site.shared.get(("dead", name, span, bodies), causes, seconds=_SLOWER)),
             "workers": part(conn, lambda: run(conn, verbs.workers(name))[:50]),
             "schedules": part(conn, lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),
             "batches": part(conn, lambda: rows_of(conn, "batches_of_queue", queue_name=name)),
@@ -110,4 +111,4 @@ def _sums_of(rows: list[Row], step: timedelta) -> Row:
     found: Row = {name: sum(row[name] for row in known) if known else None for name in names}
     until = known[-1]["bucket_at"] + step if known else None
     dead = sum(found[name] for name in names[2:]) if known else None
-    return found | {"dead": dead, "known_until": until, "behind": until is not None and numbers.is_behind(until)}
+    return found | {"dead": dead, "known_until": until, "behind": until is not None and is_behind(until)}

@@ -117,6 +117,18 @@ def site_of(request: Request) -> Site:
     return site
 
 
+def root_of(request: Request) -> str:
+    """Return the path below which the page is mounted, without a slash at its end."""
+    root: str = request.scope.get("root_path", "")
+    return root.rstrip("/")
+
+
+def path_of(request: Request) -> str:
+    """Return the path of a request below where the page is mounted."""
+    path: str = request.scope["path"]
+    return path.removeprefix(root_of(request))
+
+
 def person_of(request: Request) -> Person:
     """Return who is asking; every route has asked before it runs."""
     person: Person = request.state.person

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.section import Refused, part, rows_of
@@ -51,7 +50,7 @@ def _page(
 ) -> Response:
     site, bodies = site_of(request), person_of(request).may_act
     key = ("run", dag_id, run_id, published, bodies)
-    found = site.shared.get(key, numbers.SECONDS, lambda: _find(site, dag_id, run_id, published, bodies))
+    found = site.shared.get(key, lambda: _find(site, dag_id, run_id, published, bodies))
     return page(request, "run.html", dag_id=dag_id, run_id=run_id, task_id=task_id, most=_MOST, **found)
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm.attributes import manager_of_class
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.plugins import state_listener
-from airflow_provider_pgqueue.plugins.background import Background
+from airflow_provider_pgqueue.plugins.background import LAST_SECONDS, Background
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -150,7 +150,7 @@ def test_the_scheduler_and_the_api_server_never_wait_for_the_state_of_a_task(
             hear(None, row)
         state_listener.on_task_instance_failed(None, row, "kiwi")
         # Those of a task would wait for as long as each of them may.
-        assert time.monotonic() - begun < state_listener._LAST_SECONDS
+        assert time.monotonic() - begun < LAST_SECONDS
     until(lambda: [body["state"] for body in bodies(conn)] == ["success", "skipped", "failed"])
 
 

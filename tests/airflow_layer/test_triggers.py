@@ -152,7 +152,7 @@ def test_a_stream_that_is_closed_no_longer_waits(conn_id: str, queue: Queue) -> 
         await anext(stream)
         (one,) = hub._HUBS[asyncio.get_running_loop()].values()
         await stream.aclose()
-        return len(one._waiting)
+        return len(one._waiters)
 
     assert within(20, close()) == 0
 

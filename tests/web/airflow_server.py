@@ -26,6 +26,17 @@ def auth_manager() -> str:
     return _SIMPLE
 
 
+def environment() -> dict[str, str]:
+    """Return the settings with which the server knows a user for each role."""
+    return {
+        "AIRFLOW__API__SECRET_KEY": "a secret of the tests " * 4,
+        "AIRFLOW__API_AUTH__JWT_SECRET": "another secret of the tests, which signs the logins " * 2,
+        "AIRFLOW__CORE__AUTH_MANAGER": auth_manager(),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{role}-ann:{role}" for role in ROLES),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+    }
+
+
 def make_server() -> Any:
     """Return the application that `airflow api-server` serves."""
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.conftest import Connection
 from tests.dead_messages import died_at
-from tests.web.conftest import Browse
+from tests.web.conftest import Browse, hidden
 
 HERE = {"Sec-Fetch-Site": "same-origin"}
 QUEUE_ACTIONS = ("pause", "resume", "purge", "publish", "policy", "requeue", "dismiss")
@@ -27,9 +27,7 @@ def form_of(client: httpx.Client, path: str, **written: str) -> dict[str, str]:
     """Return what a browser sends: the hidden fields of the form that changes something, and what was written."""
     page = client.get(path)
     assert page.status_code == 200, page.text
-    form = page.text.partition('<form method="post"')[2]
-    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
-    return {name: html.unescape(value) for name, value in hidden} | FILLED | written
+    return hidden(page.text.partition('<form method="post"')[2]) | FILLED | written
 
 
 def all_fields(page: httpx.Response) -> dict[str, str]:
@@ -182,24 +180,6 @@ def test_a_lease_that_ended_meanwhile_is_not_ended_again(
     assert "Nothing was done: nobody holds it any more" in send(client, paths["release"], form).text
 
 
-def test_a_policy_that_somebody_else_changed_meanwhile_is_not_overwritten(
-    browse: Browse, conn: Connection, dead: list[int]
-) -> None:
-    client = browse(may_act=True)
-    form = form_of(client, "/queues/orders/policy")
-    run(conn, verbs.alter_queue("orders", max_attempts=9))
-    page = send(client, "/queues/orders/policy", form)
-    assert page.status_code == 400
-    assert "somebody changed max_attempts to 9 meanwhile" in page.text
-    assert conn.execute("SELECT max_attempts FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (9,)
-    # What another field was changed to meanwhile stays.
-    run(conn, verbs.alter_queue("orders", max_attempts=1))
-    run(conn, verbs.alter_queue("orders", max_leased=5))
-    send(client, "/queues/orders/policy", form_of(client, "/queues/orders/policy"))
-    row = conn.execute("SELECT max_attempts, max_leased FROM messages.queue WHERE queue_name = 'orders'").fetchone()
-    assert row == (7, 5)
-
-
 def test_a_policy_form_that_comes_back_with_an_error_keeps_what_was_written_and_puts_nothing_else_back(
     browse: Browse, conn: Connection, dead: list[int]
 ) -> None:
@@ -226,9 +206,14 @@ def test_all_that_somebody_else_changed_is_said_before_the_form_that_comes_back_
     browse: Browse, conn: Connection, dead: list[int]
 ) -> None:
     client, path = browse(may_act=True), "/queues/orders/policy"
-    form = all_fields(client.get(path)) | {"max_attempts": "x", "max_leased": "3", "retention": "3d"}
+    form = all_fields(client.get(path)) | {"max_attempts": "7", "max_leased": "3", "retention": "3d"}
     run(conn, verbs.alter_queue("orders", retention=timedelta(days=30), max_leased=9))
-    assert "somebody changed retention to 30d and max_leased to 9 meanwhile" in send(client, path, form).text
+    for attempts in ("x", "7"):
+        page = send(client, path, form | {"max_attempts": attempts})
+        assert page.status_code == 400
+        assert "somebody changed retention to 30d and max_leased to 9 meanwhile" in page.text
+    row = conn.execute("SELECT max_attempts, max_leased FROM messages.queue WHERE queue_name = 'orders'").fetchone()
+    assert row == (1, 9)
 
 
 def test_a_queue_that_is_broken_says_so_and_is_resumed(browse: Browse, conn: Connection, dead: list[int]) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-
-Browse = Callable[..., httpx.Client]
+from tests.web.conftest import Browse
 
 pytestmark = pytest.mark.pooler
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import html
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 import httpx
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.cli.program import program
 from airflow_provider_pgqueue.testing.ports import free_port
+from tests.airflow_layer.conftest import as_json
 from tests.conftest import Connection
-from tests.web.airflow_server import ROLES, auth_manager
+from tests.web.airflow_server import environment
+from tests.web.conftest import hidden, serving
 from tests.web.proxy import proxied
-from tools import ROOT
 
 _ADDRESS = re.compile(r'\s(?:href|src|action|hx-get)="([^"#?][^"]*)"')
-_HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
 
 
 @pytest.fixture
@@ -54,7 +47,7 @@ def works(client: httpx.Client, home: str, origin: str, action: str) -> None:
     assert {f"{home}queues/orders", f"{home}queues/orders/{action}"} <= statuses.keys()
     assert any(address.startswith(f"{home}static/page.css") for address in statuses)
     assert {address: status for address, status in statuses.items() if status != 200} == {}
-    form = dict(_HIDDEN.findall(client.get(f"{home}queues/orders/{action}").text))
+    form = hidden(client.get(f"{home}queues/orders/{action}").text)
     done = client.post(f"{home}queues/orders/{action}", data=form, headers={"Origin": origin}, follow_redirects=True)
     assert (done.status_code, str(done.url).partition("&until")[0]) == (200, f"{home}queues/orders?done={action}&n=1")
     assert "data-told" in done.text
@@ -63,25 +56,6 @@ def works(client: httpx.Client, home: str, origin: str, action: str) -> None:
 def is_paused(conn: Connection) -> bool:
     """Return whether the queue `orders` is paused."""
     return conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (True,)
-
-
-@contextmanager
-def serving(*command: str, **environment: str) -> Iterator[dict[str, Any]]:
-    """Run a server, and give what its first line says."""
-    with subprocess.Popen(
-        [sys.executable, "-m", *command],
-        env=os.environ | environment,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(("prefix", "keeps_host"), [("/queues", True), ("/user/ann/proxy/8080", False)])
@@ -111,18 +85,8 @@ def test_a_base_url_that_is_none_is_refused(given: str) -> None:
 @pytest.fixture
 def airflow_below_a_path(dsn: str) -> Iterator[dict[str, Any]]:
     """The API server of Airflow, told that browsers see it as http://airflow.example/flow."""
-    known = conninfo_to_dict(dsn)
-    fields = {"conn_type": "pgqueue", "host": known["host"], "port": int(known["port"]), "login": known["user"]}
-    with serving(
-        "tests.web.airflow_server",
-        AIRFLOW_CONN_PGQUEUE_DEFAULT=json.dumps(fields | {"schema": known["dbname"]}),
-        AIRFLOW__API__BASE_URL="http://airflow.example/flow",
-        AIRFLOW__API__SECRET_KEY="a secret of the tests " * 4,
-        AIRFLOW__API_AUTH__JWT_SECRET="another secret of the tests, which signs the logins " * 2,
-        AIRFLOW__CORE__AUTH_MANAGER=auth_manager(),
-        AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS=",".join(f"{role}-ann:{role}" for role in ROLES),
-        AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="False",
-    ) as told:
+    own = {"AIRFLOW_CONN_PGQUEUE_DEFAULT": as_json(dsn), "AIRFLOW__API__BASE_URL": "http://airflow.example/flow"}
+    with serving("tests.web.airflow_server", **environment(), **own) as told:
         yield told
 
 

@@ -35,14 +35,6 @@ def test_what_needs_attention_comes_first(browse: Browse, conn: Connection, queu
     assert page.index('id="queue-zzz"') < page.index('id="queue-aaa"')
 
 
-def test_a_database_that_is_away_is_a_page_with_the_fix(browse: Browse, dsn: str) -> None:
-    page = browse(may_act=True, to=dsn.replace(dsn.rpartition(":")[2].partition("/")[0], "1", 1)).get("/")
-    assert page.status_code == 503
-    assert "Out of reach" in page.text
-    assert "Check the connection" in page.text
-    assert "Traceback" not in page.text
-
-
 def test_a_database_without_the_schema_is_told_how_to_install_it(browse: Browse, empty_dsn: str) -> None:
     page = browse(to=empty_dsn).get("/")
     assert page.status_code == 503

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.web.cached import Shared
-
-Browse = Callable[..., httpx.Client]
+from tests.web.conftest import Browse
 
 
 def test_a_table_that_is_locked_ends_in_a_page_that_says_so(browse: Browse, dsn: str) -> None:
@@ -36,6 +33,8 @@ def test_who_may_only_look_is_not_told_which_server_and_login_failed(browse: Bro
         told = browse(may_act=True, to=away).get(path)
         assert told.status_code == 503
         assert "port 1 failed" in told.text
+        assert "Out of reach" in told.text
+        assert "Check the connection" in told.text
         page = browse(to=away).get(path)
         assert page.status_code == 503
         assert "the database of the queues cannot be reached" in page.text
@@ -64,11 +63,11 @@ def test_whoever_asks_while_another_still_waits_gets_the_last_result() -> None:
         going_on.wait(30)
         return "new"
 
-    assert shared.get("a", 0, lambda: "old") == "old"
+    assert shared.get("a", lambda: "old", seconds=0) == "old"
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(shared.get, "a", 10, slow)
+        first = pool.submit(shared.get, "a", slow, seconds=10)
         assert found.wait(30)
-        assert shared.get("a", 0, lambda: "never") == "old"
+        assert shared.get("a", lambda: "never", seconds=0) == "old"
         going_on.set()
         assert first.result() == "new"
 
@@ -84,7 +83,7 @@ def test_a_database_that_is_away_is_asked_once_in_a_while() -> None:
 
     for _ in range(20):
         with pytest.raises(ConnectionFailed):
-            shared.get("a", 4, away)
+            shared.get("a", away)
     assert asked == 1
     now = 3.5
-    assert shared.get("a", 4, lambda: "back") == "back"
+    assert shared.get("a", lambda: "back") == "back"

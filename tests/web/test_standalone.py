@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -22,7 +17,8 @@ from starlette.responses import HTMLResponse
 
 from airflow_provider_pgqueue.core.connection import connect as connect_to
 from airflow_provider_pgqueue.web.standalone import make_alone
-from tools import ROOT, chromium
+from tests.web.conftest import serving
+from tools import chromium
 from tools.screenshots.served import served
 
 NEIGHBOUR = '<script>fetch("/again", {credentials: "include"}).then(() => document.title = "told")</script>'
@@ -37,16 +33,8 @@ def address(dsn: str) -> Iterator[str]:
 @contextmanager
 def command(dsn: str, *options: str) -> Iterator[str]:
     """Run `pgqueue web`, and give the address that it prints."""
-    line = [sys.executable, "-m", "airflow_provider_pgqueue.cli", "web", "--json", *options]
-    with subprocess.Popen(
-        line, env=os.environ | {"PGQUEUE_DSN": dsn}, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["address"]
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+    with serving("airflow_provider_pgqueue.cli", "web", "--json", *options, PGQUEUE_DSN=dsn) as told:
+        yield told["address"]
 
 
 def test_nobody_sees_the_page_without_its_whole_address(address: str) -> None:

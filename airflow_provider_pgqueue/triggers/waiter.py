@@ -1,0 +1,89 @@
+"""Somebody who waits: a watch, the doorbell that it has to hear next, and what it has to be warned of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import Any, Final
+
+from airflow_provider_pgqueue.core.message import ClosedQueue
+from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
+
+log = logging.getLogger(__name__)
+_IF_SLOW: Final = "The server is slow, or statement_timeout of this login too short: messages.health() may say why."
+_IF_FILTERED: Final = "Few messages match: publish those that it waits for to a queue of their own."
+
+
+class Waiter:
+    """A watch and its latest doorbell. One that was not taken is replaced by the next: only the news counts."""
+
+    def __init__(self, watch: Watch, doubt_again: float) -> None:
+        self.watch = watch
+        self.question = watch.question
+        self._doubt_again = doubt_again
+        self._closed: ClosedQueue | None = None
+        self._was_open = False
+        self._doubt_at = -math.inf
+        self._doorbell: Doorbell | None = None
+        self._warning: str | None = None
+        self._error: BaseException | None = None
+        self._is_slow = False
+        self._rung = asyncio.Event()
+
+    async def next(self) -> Doorbell:
+        """Wait for the next doorbell, and return it; log a warning, or raise an error, that came meanwhile."""
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            if self._error is not None:
+                # Several waiters raise one error: without this each of them would add to the traceback of all.
+                raise self._error.with_traceback(None)
+            if self._warning is not None:
+                # Here, in the context of whoever waits, so that it is in the log of the task too.
+                log.warning("%s", self._warning)
+                self._warning = None
+            if self._doorbell is not None:
+                doorbell, self._doorbell = self._doorbell, None
+                return doorbell
+
+    def doubts(self, now: float) -> bool:
+        """Return whether it is time to ask for the queue, if it waits for one: always while there is none."""
+        return self.watch.of_queue and now >= self._doubt_at
+
+    def see_queue(self, closed: ClosedQueue | None, now: float) -> None:
+        """Record that the queue can be waited for, or warn once that it does not exist, was dropped, or is paused.
+
+        A dropped queue that was paused counts as one that is gone.
+        """
+        if closed is not None and closed != self._closed:
+            gone = self._was_open and not closed.paused
+            self._warning = str(closed).replace("does not exist", "no longer exists") if gone else str(closed)
+            self._rung.set()
+        self._closed = closed
+        self._was_open = closed is None or closed.paused
+        self._doubt_at = now + self._doubt_again if self._was_open else -math.inf
+
+    def see_slow(self, took: float, pause: float) -> None:
+        """Warn that the look was cancelled, once until one succeeds, and without naming the topic."""
+        if not self._is_slow:
+            queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
+            by_topic = " by topic" if self.watch.is_filtered else ""
+            self._warning = (
+                f"{queue}: a look{by_topic} was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
+                f"after it come more rarely. {_IF_FILTERED if by_topic else _IF_SLOW}"
+            )
+            self._rung.set()
+        self._is_slow = True
+
+    def hear(self, rows: list[Any], now: float) -> None:
+        """Tell the watch what a look found, and keep the doorbell that it rings."""
+        self._is_slow = False
+        if doorbell := self.watch.hear(rows, now):
+            self._doorbell = doorbell
+            self._rung.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the waiting with an error."""
+        self._error = error
+        self._rung.set()
