@@ -19,7 +19,8 @@ from psycopg.conninfo import conninfo_to_dict
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
-PAGES = sorted([*ROOT.glob("*.md"), ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
+OTHERS = [ROOT / "sql" / "README.md", ROOT / "tests" / "README.md", ROOT / "tests" / "words.md"]
+PAGES = sorted([*ROOT.glob("*.md"), *OTHERS, *ROOT.glob("docs/**/*.md")])
 
 _FENCE = re.compile(r"(?:^ *<!-- (?P<mark>[^\n]*) -->\n)?^ *```(?P<language>\w*)\n(?P<code>.*?)^ *```$", re.M | re.S)
 _LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
