@@ -16,7 +16,7 @@ PRESENT = $(wildcard $(SOURCES))
 # More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
-# Without what starts servers and programs of its own (docs/explanation/tests.md).
+# Without what starts servers and programs of its own (tests/README.md).
 # What takes minutes goes with all tests: the walk through all settings, and what waits for minutes of pg_cron.
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/connection/test_settings.py \
 	--ignore=tests/core/upkeep/test_pg_cron.py \

@@ -19,7 +19,11 @@ from psycopg.conninfo import conninfo_to_dict
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
-PAGES = sorted([*ROOT.glob("*.md"), ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
+OTHERS = [
+    ROOT / place
+    for place in ("sql/README.md", "tests/README.md", "tests/words.md", "benchmarks/results/comparisons.md")
+]
+PAGES = sorted([*ROOT.glob("*.md"), *OTHERS, *ROOT.glob("docs/**/*.md")])
 
 _FENCE = re.compile(r"(?:^ *<!-- (?P<mark>[^\n]*) -->\n)?^ *```(?P<language>\w*)\n(?P<code>.*?)^ *```$", re.M | re.S)
 _LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")

@@ -63,7 +63,7 @@ def shell(tmp_path: Path, cluster: Cluster, dsn: str) -> Shell:
 
 
 def test_the_worker_in_a_shell_archives_rejects_and_gives_back(conn: Connection, shell: Shell, tmp_path: Path) -> None:
-    for name, code in {"worker.sh": block("other-languages.md", "file: worker.sh"), "handle": HANDLE}.items():
+    for name, code in {"worker.sh": block("without-airflow.md", "file: worker.sh"), "handle": HANDLE}.items():
         (tmp_path / name).write_text(code)
         (tmp_path / name).chmod(0o755)
     conn.execute("SELECT messages.create_queue('orders', backoff_first => '1 hour', backoff_max => '1 hour')")

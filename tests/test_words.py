@@ -1,4 +1,4 @@
-"""One word for each thing: the tables of docs/explanation/words.md hold for SQL, Python and the documentation."""
+"""One word for each thing: the tables of tests/words.md hold for SQL, Python and the documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tools import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "words.md"
+PAGE = ROOT / "tests" / "words.md"
 PATTERNS = (
     *("airflow_provider_pgqueue/**/*.py", "benchmarks/**/*.py", "dags_examples/*.py", "tools/**/*.py"),
     *("sql/**/*.sql", "sql/README.md", "docs/**/*.md", "README.md", "CONTRIBUTING.md"),

@@ -244,7 +244,7 @@ CREATE TABLE messages.archive_rows PARTITION OF messages.message_archive
     FOR VALUES FROM (MINVALUE) TO (MAXVALUE) PARTITION BY RANGE (archived_at);
 CREATE TABLE messages.message_archive_default PARTITION OF messages.archive_rows DEFAULT;
 CREATE INDEX message_archive_id_idx ON messages.archive_rows (id);
--- What a publication needs of a table whose rows change: docs/how-to/change-data-capture.md. A primary key of id and archived_at would
+-- What a publication needs of a table whose rows change: docs/how-to/backup.md. A primary key of id and archived_at would
 -- tempt the planner to walk it where a range of pages is to be read.
 ALTER TABLE messages.message_archive REPLICA IDENTITY FULL;
 ALTER TABLE messages.archive_rows REPLICA IDENTITY FULL;

@@ -41,7 +41,7 @@ def test_a_fault_that_loses_or_doubles_or_never_was_is_not_harmless(
 
 
 def test_the_table_in_the_documentation_is_of_tests_that_are_there() -> None:
-    page = (ROOT / "docs" / "explanation" / "tests.md").read_text()
+    page = (ROOT / "tests" / "README.md").read_text()
     (table,) = re.findall(r"```text\n(fault  .*?)```", page, re.S)
     header, *rows = (re.split(r"  +", line.strip()) for line in table.splitlines())
     assert header == list(HEADER)

@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core import migrations
 from tools import ROOT, STATE
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LEAN = (ROOT / "docs" / "how-to" / "lean-installation.md").read_text()
+LEAN = (ROOT / "docs" / "how-to" / "without-airflow.md").read_text()
 
 
 def built(target: str, folder: Path) -> Path:
