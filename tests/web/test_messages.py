@@ -144,6 +144,13 @@ def test_every_attempt_is_on_the_page_of_a_message_with_the_frames_of_the_handle
     assert "shop.py" not in page
 
 
+def test_a_message_that_waits_behind_its_group_has_a_page(browse: Browse, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    _, second = run(conn, verbs.publish_batch("orders", [1, 2], group_keys=["a", "a"]))
+    run(conn, verbs.lease("orders"))
+    assert re.search(r"<h1>.*>behind<.*</h1>", browse().get(f"/messages/{second}").text, re.S)
+
+
 def test_an_address_that_somebody_made_up_is_answered(browse: Browse, ids: dict[str, list[int]]) -> None:
     client = browse()
     for asked in ("state=x", "after_id=x", "q=9" + "9" * 30):
