@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -26,7 +25,6 @@ from airflow_provider_pgqueue.core import (
     Message,
     Rejected,
     RejectMessage,
-    Retry,
     Worker,
     run,
     verbs,
@@ -99,18 +97,6 @@ def test_an_aborted_publish_leaves_nothing(connect: Connect, queue: Queue) -> No
     run(publisher, verbs.publish("orders", {"n": 2}))
     publisher.commit()
     assert [message.body for message in lease(other)] == [{"n": 2}]
-
-
-def test_a_publisher_that_commits_late_is_not_overtaken_forever(connect: Connect, queue: Queue) -> None:
-    late, quick, consumer = connect(autocommit=False), connect(), connect()
-    run(late, verbs.publish(queue("orders"), "late"))
-    for number in range(50):
-        run(quick, verbs.publish("orders", number))
-    for _ in range(10):
-        messages = lease(consumer, 5)
-        run(consumer, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
-    late.commit()
-    assert until(lambda: lease(consumer))[0].body == "late"
 
 
 def test_a_message_is_in_exactly_one_place_with_one_final_result(connect: Connect, queue: Queue) -> None:
@@ -234,15 +220,6 @@ def test_a_message_is_delivered_at_most_max_attempts_times(connect: Connect, que
     assert [row[1:3] for row in archived(conn)] == [("lock_expired", 3)]
 
 
-def test_an_expired_lease_is_a_dead_message_where_max_attempts_is_one(connect: Connect, queue: Queue) -> None:
-    conn = connect()
-    run(conn, verbs.publish(queue("orders", max_attempts=1), 1))
-    lease(conn, lease_for=timedelta(milliseconds=1))
-    other = connect()
-    assert until(lambda: (lease(other), archived(conn))[1])[0][1] == "lock_expired"
-    assert lease(other) == []
-
-
 def test_kill_9_of_a_consumer_loses_nothing_and_counts_an_attempt(dsn: str, connect: Connect, queue: Queue) -> None:
     conn = connect()
     run(conn, verbs.publish(queue("orders"), 1))
@@ -263,24 +240,6 @@ def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Q
     assert [message.id for message in again] == [message.id for message in first]
     assert 0.2 < time.monotonic() - started < 1.0
     assert conn.execute("SELECT count(finished_at) FROM messages.upkeep_run").fetchone() == (0,)
-
-
-def test_an_expired_lease_is_found_while_a_busy_queue_never_runs_short(connect: Connect, queue: Queue) -> None:
-    conn, other = connect(), connect()
-    run(conn, verbs.publish_batch(queue("orders"), list(range(20_000))))
-    (lost,) = lease(conn, 1, timedelta(milliseconds=1))
-    seen = set[int]()
-
-    def finish_five() -> bool:
-        messages = lease(other, 5)
-        assert messages, "the queue ran short before the expired lease was found"
-        seen.update(message.id for message in messages)
-        run(other, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
-        return lost.id in seen
-
-    deadline = time.monotonic() + 15
-    while not finish_five():
-        assert time.monotonic() < deadline
 
 
 # 3. One unexpired lease, and the token is the fence ------------------------------------------------------------------
@@ -351,21 +310,6 @@ def test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused(connect: Co
     assert (depth(blocker), archived(blocker)) == (1, [])
 
 
-def test_an_extension_waits_for_nobody_and_prolongs_no_lease_that_another_transaction_ends(
-    connect: Connect, queue: Queue
-) -> None:
-    conn, blocker = connect(), connect(autocommit=False)
-    run(conn, verbs.publish(queue("orders"), 1))
-    (message,) = lease(conn)
-    blocker.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp()")
-    extend = verbs.extend(message.lock_token, [message.id], lease_for=LONG)
-    assert run(conn, extend) == [message.id], "not lost yet"
-    blocker.commit()
-    with pytest.raises(LeaseLost):
-        run(conn, extend)
-    assert lease(conn)[0].id == message.id
-
-
 def test_a_transaction_that_began_before_the_end_of_a_lease_extends_it_no_more(connect: Connect, queue: Queue) -> None:
     other, conn = connect(), connect(autocommit=False)
     run(other, verbs.publish(queue("orders"), 1))
@@ -390,16 +334,6 @@ def test_a_worker_stopped_past_its_lease_changes_nothing(dsn: str, connect: Conn
         process.stdin.flush()
         assert process.stdout.readline().strip() == "LeaseLost"
     assert [row[1:] for row in archived(conn)] == [("success", 2, "the other")]
-
-
-def test_a_lease_that_expired_is_lost_even_if_nobody_took_over(connect: Connect, queue: Queue) -> None:
-    conn = connect()
-    run(conn, verbs.publish(queue("orders"), 1))
-    (message,) = lease(conn, lease_for=timedelta(milliseconds=1))
-    until_leases_expire(conn)
-    with pytest.raises(LeaseLost):
-        run(conn, verbs.archive(message.lock_token, [message.id]))
-    assert depth(conn) == 1
 
 
 # 4. Exactly once in one transaction ----------------------------------------------------------------------------------
@@ -502,13 +436,3 @@ def test_an_error_at_the_last_attempt_is_archived_as_failed(connect: Connect, qu
     (message,) = lease(conn)
     run(conn, verbs.release(message.lock_token, [message.id], details="boom"))
     assert conn.execute("SELECT result, details FROM messages.message_archive").fetchone() == ("failed", "boom")
-
-
-def test_come_back_later_is_no_attempt(connect: Connect, queue: Queue) -> None:
-    conn = connect()
-    run(conn, verbs.publish(queue("orders", max_attempts=1), 1))
-    now = timedelta(0)
-    turns = iter([Retry(now, count_attempt=False), Retry(now, count_attempt=False), None])
-    counts = Consumer(queue_name="orders", handle=lambda message: next(turns)).drain(conn)
-    assert counts == {"retried": 2, "success": 1}
-    assert json.dumps([row[1:3] for row in archived(conn)]) == '[["success", 1]]'

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -47,11 +48,14 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def blocks(language: str) -> Iterator[Block]:
-    for page in PAGES:
-        for found in _FENCE.finditer(page.read_text()):
-            if found["language"] == language:
-                yield Block(name(page), found["mark"] or "", language, dedent(found["code"]))
+@cache
+def blocks(language: str) -> list[Block]:
+    found = [(page, block) for page in PAGES for block in _FENCE.finditer(page.read_text())]
+    return [
+        Block(name(page), block["mark"] or "", language, dedent(block["code"]))
+        for page, block in found
+        if block["language"] == language
+    ]
 
 
 def of_page(page: str, language: str, mark: str = "") -> list[str]:
@@ -117,7 +121,7 @@ def test_each_guarantee_each_promise_and_each_answer_names_its_test() -> None:
     assert [test for promise in promises for test in _TEST.findall(promise) if test not in guarantees] == []
 
 
-@pytest.mark.parametrize("block", list(blocks("python")), ids=lambda block: block.page)
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.page)
 def test_python_blocks_run_as_dag_files(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks that begin with the name of a file are the modules whose functions the DAGs name.
     for code in of_page(block.page, "python"):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import psycopg
@@ -87,6 +88,12 @@ def until_ended(conn: psycopg.Connection[Any]) -> None:
     """Return when the server has ended this session, as it ends all of them after one was killed: it recovers then."""
     with suppress(psycopg.OperationalError):
         until(lambda: conn.execute("SELECT") is None, what="the end of the session")
+
+
+def heard(listener: psycopg.Connection[Any]) -> list[str]:
+    """Return for which messages a session was rung until now, by a notification that ends them."""
+    listener.execute("NOTIFY new_message, 'the end'")
+    return list(takewhile("the end".__ne__, (one.payload for one in listener.notifies(timeout=PATIENCE))))
 
 
 def _messages(conn: psycopg.Connection[Any], condition: str) -> int:

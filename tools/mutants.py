@@ -73,8 +73,6 @@ MUTANTS: Final = tuple(
     Mutant(**entry | {"changes": tuple(map(tuple, entry["changes"])), "tests": tuple(entry["tests"])})
     for entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["mutant"]
 )
-# For every run of the tests: that the mechanism works, and three mistakes that were made before.
-HANDFUL: Final = ("archive: no token", "lease: no timer", "groups: two in flight")
 
 
 def mutant(name: str) -> Mutant:

@@ -1,4 +1,4 @@
-"""The tests notice mistakes in the SQL: `make mutants` tries them all, this a handful."""
+"""The tests notice mistakes in the SQL: `make mutants` tries them all, this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tools import ROOT, SetupError
-from tools.mutants import HANDFUL, MUTANTS, Mutant, mutant, noticed_by
+from tools.mutants import MUTANTS, Mutant, mutant, noticed_by
 
 
 def test_every_mutant_is_a_change_of_what_is_installed(conn: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -53,6 +53,5 @@ def test_a_text_is_found_however_its_lines_are_broken_but_not_inside_of_a_word(
             Mutant("cut", "extend", ((cut, ""),), ()).apply(conn)
 
 
-@pytest.mark.parametrize("name", HANDFUL)
-def test_a_mistake_is_noticed(name: str) -> None:
-    assert noticed_by(mutant(name))
+def test_a_mistake_is_noticed() -> None:
+    assert noticed_by(mutant("archive: no token"))

@@ -288,8 +288,7 @@ def test_retention_bounds_every_table(conn: Connection, queue: Queue) -> None:
     assert kept == [("new",)]
 
 
-def test_a_time_that_cannot_be_drawn_is_refused(conn: Connection, queue: Queue) -> None:
-    queue("orders")
+def test_a_time_that_cannot_be_drawn_is_refused(shared: Connection) -> None:
     wrong: list[dict[str, Any]] = [
         {"step": timedelta(seconds=30)},
         {"step": timedelta(seconds=90)},
@@ -299,7 +298,7 @@ def test_a_time_that_cannot_be_drawn_is_refused(conn: Connection, queue: Queue) 
     ]
     for arguments in wrong:
         with pytest.raises(InvalidArgument):
-            run(conn, verbs.queue_history("orders", **arguments))
+            run(shared, verbs.queue_history("orders", **arguments))
 
 
 def test_an_unknown_queue_has_no_history_and_a_dropped_one_keeps_it(conn: Connection, queue: Queue) -> None:

@@ -155,11 +155,10 @@ def test_a_run_that_is_cleared_has_its_messages_again_unless_another_has_them(co
         run(conn, verbs.dispatched_messages("mend", first.run_id))
 
 
-def test_bad_arguments_are_refused(conn: Connection, queue: Queue) -> None:
-    queue("orders")
+def test_bad_arguments_are_refused(shared: Connection) -> None:
     bad: list[dict[str, Any]] = [{"max_open": 0}, {"batch_size": 0}, {"results": ["success"]}, {"max_requeues": -1}]
     for one in [*bad, {"retry_after": timedelta(days=2)}, {"retry_after": timedelta(seconds=-1)}]:
         with pytest.raises(InvalidArgument):
-            dispatch(conn, **one)
+            dispatch(shared, **one)
     with pytest.raises(QueueError):
-        run(conn, verbs.dispatch_dead("nope", "mend"))
+        run(shared, verbs.dispatch_dead("nope", "mend"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -57,17 +56,6 @@ def test_each_function_stands_in_the_file_of_its_name() -> None:
         if script.path.startswith(("functions/", "cron/")):
             created = re.findall(r"CREATE OR REPLACE FUNCTION messages\.(\w+)\(", script.text)
             assert created == [script.path.rpartition("/")[2].removesuffix(".sql")]
-
-
-def test_six_at_once_migrate_one_after_the_other(empty_dsn: str) -> None:
-    def migrate(number: int) -> list[int]:
-        with psycopg.connect(empty_dsn, autocommit=True) as conn:
-            return migrations.migrate(conn)
-
-    with ThreadPoolExecutor(6) as pool:
-        applied = list(pool.map(migrate, range(6)))
-    every = [script.version for script in migrations.scripts() if script.version]
-    assert sorted(applied) == [[], [], [], [], [], every]
 
 
 def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:

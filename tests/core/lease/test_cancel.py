@@ -97,12 +97,11 @@ def test_only_messages_of_the_queue_are_cancelled_and_the_audit_says_by_whom(con
     assert entry == [("cancel", "orders", {"ids": [mine, theirs], "reason": "a test"}, 1)]
 
 
-def test_errors_name_what_is_wrong(conn: Connection, queue: Queue) -> None:
-    queue("orders")
+def test_errors_name_what_is_wrong(shared: Connection) -> None:
     with pytest.raises(QueueNotFound, match="'nowhere'"):
-        run(conn, verbs.cancel("nowhere", [1]))
+        run(shared, verbs.cancel("nowhere", [1]))
     with pytest.raises(InvalidArgument, match="10001"):
-        run(conn, verbs.cancel("orders", range(1, 10002)))
+        run(shared, verbs.cancel("orders", range(1, 10002)))
 
 
 def test_a_repeatable_read_transaction_cancels_what_it_sees(conn: Connection, connect: Connect, queue: Queue) -> None:

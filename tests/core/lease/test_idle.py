@@ -63,41 +63,36 @@ def test_an_idle_transaction_keeps_no_other_dispatch_from_being_renewed(
 PARTITION = (
     "SELECT messages.publish_partition('none', 'c', '{{\"partition\": {}, \"attempt\": 1, \"rows\": 0}}', 'orders')"
 )
-# Each with what is there before, and one call for each of two names.
 TWO_QUEUES = "SELECT messages.create_queue('orders1'), messages.create_queue('orders2')"
+# Each with what is there before, and a call for a name, 1 or 2.
 CROSSED = {
-    "lease_named": ("", "SELECT messages.lease_named('{}', 'orders')", "12"),
+    "lease_named": ("", "SELECT messages.lease_named('{}', 'orders')"),
     "lease_named again": (
         "SELECT messages.lease_named('1', 'orders'), messages.lease_named('2', 'orders')",
         "SELECT messages.lease_named('{}', 'orders')",
-        "12",
     ),
-    "dispatch_messages": (TWO_QUEUES, "SELECT messages.dispatch_messages('orders{}', 'handle')", "12"),
-    "dispatch_dead": (TWO_QUEUES, "SELECT messages.dispatch_dead('orders{}', 'handle')", "12"),
-    "stage_publish": ("", "SELECT messages.stage_publish('{}', 'orders')", "12"),
+    "dispatch_messages": (TWO_QUEUES, "SELECT messages.dispatch_messages('orders{}', 'handle')"),
+    "dispatch_dead": (TWO_QUEUES, "SELECT messages.dispatch_dead('orders{}', 'handle')"),
+    "stage_publish": ("", "SELECT messages.stage_publish('{}', 'orders')"),
     "stage_publish again": (
         "SELECT messages.stage_publish('1', 'orders'), messages.stage_publish('2', 'orders')",
         "SELECT messages.stage_publish('{}', 'orders')",
-        "12",
     ),
-    "begin_partitions": ("", "SELECT messages.begin_partitions('{}', 'orders')", "12"),
+    "begin_partitions": ("", "SELECT messages.begin_partitions('{}', 'orders')"),
     "begin_partitions again": (
         "SELECT messages.begin_partitions('1', 'orders'), messages.begin_partitions('2', 'orders')",
         "SELECT messages.begin_partitions('{}', 'orders')",
-        "12",
     ),
-    "begin_run": ("", "SELECT messages.begin_run('{}', 'drain')", "12"),
-    "publish_staged": ("", "SELECT messages.publish_staged('none', '{}', '[]', 'orders')", "12"),
-    "publish_partition": ("SELECT messages.begin_partitions('c', 'orders')", PARTITION, "12"),
+    "begin_run": ("", "SELECT messages.begin_run('{}', 'drain')"),
+    "publish_staged": ("", "SELECT messages.publish_staged('none', '{}', '[]', 'orders')"),
+    "publish_partition": ("SELECT messages.begin_partitions('c', 'orders')", PARTITION),
     "finish_run": (
         "SELECT messages.begin_run('1', 'drain'), messages.begin_run('2', 'drain')",
         "SELECT messages.finish_run('{}', '{{}}')",
-        "12",
     ),
     "end_dispatch": (
         "SELECT messages.dispatch_messages('orders', 'handle', max_open => 2)",
         "SELECT messages.end_dispatch('handle', run_id, 'success') FROM messages.dispatch WHERE dispatch_id = {}",
-        "12",
     ),
 }
 
@@ -107,15 +102,15 @@ def test_calls_that_cross_end_with_in_use_for_one_of_two(
     conn: Connection, connect: Connect, queue: Queue, case: str
 ) -> None:
     """Only the end of a transaction tells the result of its call, so the other waits for it."""
-    before, call, names = CROSSED[case]
+    before, call = CROSSED[case]
     run(conn, verbs.publish_batch(queue("orders"), range(4)))
     if before:
         conn.execute(before.encode())
     one, two = (connect(autocommit=False, options="-c deadlock_timeout=50ms") for _ in range(2))
-    one.execute(call.format(names[0]).encode())
-    two.execute(call.format(names[1]).encode())
+    one.execute(call.format(1).encode())
+    two.execute(call.format(2).encode())
 
-    def cross(session: Connection, name: str) -> str | None:
+    def cross(session: Connection, name: int) -> str | None:
         try:
             session.execute(call.format(name).encode())
             session.commit()
@@ -125,7 +120,7 @@ def test_calls_that_cross_end_with_in_use_for_one_of_two(
         return None
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(cross, one, names[1])
+        first = pool.submit(cross, one, 2)
         until(lambda: conn.execute("SELECT FROM pg_locks WHERE NOT granted").rowcount)
-        states = {first.result, pool.submit(cross, two, names[0]).result}
+        states = {first.result, pool.submit(cross, two, 1).result}
         assert sorted(state() or "" for state in states) == ["", "PQ016"]

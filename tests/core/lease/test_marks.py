@@ -51,15 +51,6 @@ def bodies(messages: list[Message]) -> list[Any]:
     return [message.body for message in messages]
 
 
-def test_lanes_are_served_from_the_highest_down_and_oldest_first(conn: Connection, queue: Queue) -> None:
-    queue("orders")
-    for priority in (4, 0, 9, 4, 9):
-        run(conn, verbs.publish("orders", priority, priority=priority))
-    messages = lease(conn, 10)
-    assert bodies(messages) == [9, 9, 4, 4, 0]
-    assert [message.id for message in messages] == [3, 5, 1, 4, 2]
-
-
 def test_a_lower_lane_is_not_touched_while_the_upper_ones_have_enough(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.publish_batch("orders", list(range(10)), priority=9))
@@ -130,18 +121,7 @@ def test_a_publisher_with_a_long_transaction_is_seen_at_once_and_in_order(
     assert [number for _, number in came] == list(range(2000))
 
 
-def test_what_a_transaction_leased_and_rolled_back_is_found(conn: Connection, connect: Connect, queue: Queue) -> None:
-    queue("orders")
-    run(conn, verbs.publish_batch("orders", list(range(20))))
-    other = connect(autocommit=False)
-    lease(other, 10)
-    assert bodies(lease(conn, 5)) == [10, 11, 12, 13, 14]
-    other.rollback()
-    look_again(conn)
-    assert bodies(lease(conn, 20)) == [*range(10), *range(15, 20)]
-
-
-@pytest.mark.parametrize("value", [1, 2, 1_000_000, 10**15, 4 * 10**15, 10**17])
+@pytest.mark.parametrize("value", [1, 10**17])  # long ago, and ahead of the clock
 def test_a_mark_and_a_look_set_to_any_value_strand_nothing(conn: Connection, queue: Queue, value: int) -> None:
     queue("orders")
     run(conn, verbs.publish_batch("orders", list(range(3))))
@@ -245,13 +225,12 @@ def test_a_lease_by_topic_hides_nothing_that_it_passed(conn: Connection, queue: 
     assert bodies(lease(conn)) == ["without"]
 
 
-@pytest.mark.parametrize("value", [4 * 10**15, 10**17])
-def test_a_mark_ahead_of_the_clock_hides_nothing(conn: Connection, queue: Queue, value: int) -> None:
+def test_a_mark_ahead_of_the_clock_hides_nothing(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.publish_batch("orders", list(range(3))))
     lease(conn)
     look_later(conn)
-    conn.execute("SELECT setval(mark, %s) FROM messages.lane WHERE mark IS NOT NULL", [value])
+    conn.execute("SELECT setval(mark, 4000000000000000) FROM messages.lane WHERE mark IS NOT NULL")
     assert bodies(lease(conn)) == [1]
     assert run(conn, verbs.consume("orders"))[0].body == 2
 
@@ -310,17 +289,6 @@ def test_the_next_of_a_group_needs_no_look_when_a_dead_one_is_dismissed(conn: Co
     look_later(conn)
     run(conn, verbs.dismiss(dead.lock_token, [dead.id], "why"))
     assert bodies(lease(conn)) == ["a2"]
-
-
-def test_plain_sql_archives_only_with_a_result_that_there_is(conn: Connection, queue: Queue) -> None:
-    queue("orders")
-    insert = (
-        "INSERT INTO messages.message_archive (queue_name, created_at, message, result)"
-        " VALUES ('orders', now(), '1', %s)"
-    )
-    conn.execute(insert, ["success"])
-    with pytest.raises(psycopg.Error, match="result is 'done'"):
-        conn.execute(insert, ["done"])
 
 
 def test_functions_meet_no_trigger(conn: Connection) -> None:

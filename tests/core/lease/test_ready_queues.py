@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
+from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import ReadyQueue
 
 Connection = psycopg.Connection[Any]
@@ -87,12 +87,6 @@ def test_the_topics_of_what_is_ready_are_named_once_and_at_most_twenty(conn: Con
     run(conn, verbs.publish_batch("orders", list(range(60)), topics=[f"t{n % 30}" for n in range(60)]))
     found = ready(conn)
     assert (len(found.topics), len(set(found.topics))) == (20, 20)
-
-
-def test_a_bad_pattern_is_an_error(conn: Connection, queue: Queue) -> None:
-    queue("orders")
-    with pytest.raises(InvalidArgument, match="topic pattern"):
-        ready(conn, topic="a..b")
 
 
 def test_a_name_that_no_queue_has_and_a_paused_queue_are_closed(conn: Connection, queue: Queue) -> None:

@@ -227,6 +227,7 @@ def test_a_message_that_another_transaction_has_costs_the_others_of_its_lease_no
     queue("orders")
     ids = run(conn, verbs.publish_batch("orders", [1, 2, 3]))
     token = run(conn, verbs.lease("orders", max_messages=3))[0].lock_token
+    conn.execute("SET statement_timeout = '10s'")
     with psycopg.connect(dsn) as holder:
         holder.execute("SELECT messages.cancel('orders', %s)", [ids[:1]])
         assert sorted(run(conn, verbs.extend(token, ids, lease_for=3600))) == ids

@@ -53,6 +53,7 @@ REFUSED = [
     ARCHIVED.format("handled_by", "'orders', 'success'", LONG),
     ARCHIVED.format("headers", "'orders', 'failed'", "'[]'"),
     ARCHIVED.format("priority", "'orders', 'failed'", "77"),
+    ARCHIVED.format("handled_by", "'orders', 'done'", "NULL"),
 ]
 
 

@@ -14,7 +14,6 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.core.errors import InvalidArgument
 from tests.waiting import until, until_past
 
 Connection = psycopg.Connection[Any]
@@ -326,23 +325,6 @@ def test_a_body_that_replaces_another_takes_its_turn(conn: Connection, queue: Qu
     assert order(conn, 2) == ["a", "a"]
     until_past(conn, due)
     until(lambda: "c" in order(conn, 1), what="the message that was delayed")
-
-
-@pytest.mark.parametrize(
-    ("policy", "says"),
-    [
-        ({"fair_by": "colour"}, "fair_by is 'colour'. Give group or topic"),
-        ({"weights": {"a": 0}}, "weights is not an object of weights"),
-        ({"weights": {"a": 33}}, "each weight a whole number from 1 to 32"),
-        ({"weights": {"a": 1.5}}, "weights"),
-        ({"weights": {"a": "3"}}, "weights"),
-        ({"weights": [1]}, "weights"),
-        ({"weights": {str(n): 1 for n in range(3000)}}, "at most 16,384 bytes"),
-    ],
-)
-def test_a_policy_that_gives_no_turns_is_refused(shared: Connection, policy: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        run(shared, verbs.alter_queue("orders", **policy))
 
 
 def test_weights_are_removed_by_an_empty_object(conn: Connection, queue: Queue) -> None:

@@ -130,8 +130,7 @@ def test_a_body_whose_text_nobody_can_read_comes_in_by_no_way(conn: Connection, 
         "INSERT INTO messages.message (queue_name, message) VALUES ('orders', '1'), ('orders', %s)",
         "SELECT messages.replay('run', 'orders', jsonb_build_array(jsonb_build_object('id', 1, 'message', %s::jsonb)))",
     ):
-        for digits in (60, 200):
-            assert state_of(conn, statement, "[" + ", ".join(["1e131071"] * digits) + "]") == "PQ005", statement
+        assert state_of(conn, statement, "[" + ", ".join(["1e131071"] * 60) + "]") == "PQ005", statement
         assert state_of(conn, statement, json.dumps(["x" * 2000])) is None, statement
 
 
@@ -173,10 +172,9 @@ def test_a_month_counts_as_long_as_it_can_be(shared: Connection) -> None:
 
 
 @pytest.mark.parametrize("column", ["lease_for", "backoff_first", "backoff_max", "dedup_window", "retention"])
-def test_no_policy_in_the_table_leads_into_the_past(conn: Connection, queue: Queue, column: str) -> None:
-    queue("orders")
+def test_no_policy_in_the_table_leads_into_the_past(shared: Connection, column: str) -> None:
     with pytest.raises(psycopg.errors.CheckViolation):
-        conn.execute(
+        shared.execute(
             sql.SQL("UPDATE messages.queue SET {} = '-80000 months 2400000 days 1 hour'").format(sql.Identifier(column))
         )
 

@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import DispatchNotFound
-from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, install, leave_out_roles
+from airflow_provider_pgqueue.core.installation import check_owner, grant_group, install, leave_out_roles
 from airflow_provider_pgqueue.core.migrations import scripts
 from tests.waiting import until
 from tools import ROOT
@@ -288,7 +288,10 @@ def test_public_may_use_no_table_type_or_schema(conn: Connection) -> None:
     assert [name for name, acl in rows if acl and re.search(r"[{,]=", acl)] == []
 
 
-def test_everything_belongs_to_a_role_that_nobody_can_be(conn: Connection) -> None:
+def test_everything_belongs_to_a_role_that_nobody_can_be(conn: Connection, login: Login) -> None:
+    # With what a call makes: a lane with its mark.
+    conn.execute("SELECT messages.create_queue('orders', max_depth => 10)")
+    login("shop", "messages_publisher").execute("SELECT messages.publish('orders', '1', priority => 7)")
     rows = conn.execute(
         """
         SELECT DISTINCT owner::regrole::text FROM (
@@ -306,15 +309,6 @@ def test_everything_belongs_to_a_role_that_nobody_can_be(conn: Connection) -> No
         ).fetchone()
         == (False,) * 5
     )
-
-
-def test_new_lanes_and_partitions_belong_to_the_owner_too(conn: Connection, login: Login) -> None:
-    conn.execute("SELECT messages.create_queue('orders', max_depth => 10)")
-    login("shop", "messages_publisher").execute("SELECT messages.publish('orders', '1', priority => 7)")
-    rows = conn.execute(
-        "SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = 'messages'::regnamespace"
-    ).fetchall()
-    assert rows == [("messages_owner",)]
 
 
 def test_observers_read_no_body_and_no_token(conn: Connection, login: Login) -> None:
@@ -605,14 +599,14 @@ def test_a_grant_that_cannot_be_names_the_value(conn: Connection, login: Login) 
         grant_group(conn, "admin", "niemand")
 
 
-def test_the_limit_of_a_login_costs_a_lease_no_plan(conn: Connection, bob: Connection) -> None:
-    """The three polled questions stay questions of the index, also for a limited login."""
+def test_a_limited_login_that_looks_for_what_is_ready_reads_nothing_of_other_queues(
+    conn: Connection, bob: Connection
+) -> None:
     conn.execute("SELECT messages.publish_batch('bills', (SELECT jsonb_agg(n) FROM generate_series(1, 5000) n))")
-    with conn.transaction():
-        conn.execute("SELECT * FROM messages.ready_queues(ARRAY['orders'])")
-        row = conn.execute(
-            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables"
-            " WHERE relid = 'messages.message'::regclass"
+    with bob.transaction():
+        bob.execute("SELECT * FROM messages.ready_queues(count_up_to => 5000)")
+        row = bob.execute(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'message_rows'"
         ).fetchone()
     assert row[0] < 100
 
@@ -973,13 +967,3 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
             ).rowcount
             == 0
         )
-
-
-@pytest.mark.cron
-def test_upkeep_works_where_pg_cron_came_after_the_installation(cron_dsn: str) -> None:
-    with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
-        works(conn)
-        assert run(conn, verbs.upkeep_mode()) == "airflow"
-        run(conn, verbs.install_cron(CRON_ROLE))
-        assert run(conn, verbs.upkeep_mode()) == "pg_cron"

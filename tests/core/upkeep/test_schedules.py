@@ -364,16 +364,15 @@ def test_what_was_missed_more_than_a_day_ago_is_gone(conn: Connection, queue: Qu
     assert run_at(conn, noon + DAY - MINUTE) == 1
 
 
-@pytest.mark.parametrize("sessions", [2, 8])
 def test_sessions_that_run_at_once_publish_one_message_a_tick(
-    connect: Connect, conn: Connection, queue: Queue, noon: datetime, sessions: int
+    connect: Connect, conn: Connection, queue: Queue, noon: datetime
 ) -> None:
     queue("orders")
     for number in range(5):
         run(conn, verbs.schedule(f"s{number}", "* * * * *", "orders", number))
     settle(conn, noon)
-    opened = [connect() for _ in range(sessions)]
-    together = threading.Barrier(sessions)
+    opened = [connect() for _ in range(8)]
+    together = threading.Barrier(8)
 
     def run_each_minute(session: Connection) -> int:
         done = 0
@@ -382,7 +381,7 @@ def test_sessions_that_run_at_once_publish_one_message_a_tick(
             done += run_at(session, noon + number * MINUTE)
         return done
 
-    with ThreadPoolExecutor(sessions) as pool:
+    with ThreadPoolExecutor(8) as pool:
         done = list(pool.map(run_each_minute, opened))
     found = [(headers["schedule"], headers["tick"]) for headers in published(conn)]
     wanted = [(f"s{n}", text(noon + minute * MINUTE)) for n in range(5) for minute in range(1, 21)]
@@ -617,13 +616,12 @@ def test_install_cron_gives_the_schedules_to_pg_cron(cron_dsn: str) -> None:
 
 
 @pytest.mark.cron
-def test_a_pg_cron_that_publishes_no_schedule_leaves_the_upkeep_to_airflow(cron_dsn: str) -> None:
-    with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, verbs.install_cron(CRON_ROLE))
-        conn.execute("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname = 'messages:schedules'")
-        run(conn, verbs.schedule("s", "* * * * *", "default", 1))
-        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
-        settle(conn, datetime.now(UTC) - timedelta(minutes=10))
-        assert run(conn, verbs.upkeep_mode()) == "airflow"
-        run(conn, verbs.run_schedules())
-        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
+def test_a_pg_cron_that_publishes_no_schedule_leaves_the_upkeep_to_airflow(cron_conn: Connection) -> None:
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
+    cron_conn.execute("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname = 'messages:schedules'")
+    run(cron_conn, verbs.schedule("s", "* * * * *", "default", 1))
+    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
+    settle(cron_conn, datetime.now(UTC) - timedelta(minutes=10))
+    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
+    run(cron_conn, verbs.run_schedules())
+    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"

@@ -113,7 +113,7 @@ LEFT = """SELECT count(*) FROM messages.message
 
 
 def all_ended(
-    conn: Connection, name: str, *, each: int = 6000, attempts: str = "1", priorities: tuple[int, ...] = (4,)
+    conn: Connection, name: str, *, each: int = 5100, attempts: str = "1", priorities: tuple[int, ...] = (4,)
 ) -> int:
     """Add so many messages of each priority to a queue; all leases of all queues have ended."""
     for priority in priorities:
@@ -130,8 +130,8 @@ def test_an_upkeep_ends_leases_in_transactions_of_five_thousand(
     conn: Connection, queue: Queue, attempts: str, key: str
 ) -> None:
     queue("later")
-    number = all_ended(conn, queue("orders"), each=5100, attempts=attempts, priorities=(3, 0))
-    number += all_ended(conn, "later", each=5100, attempts=attempts)
+    number = all_ended(conn, queue("orders"), each=2600, attempts=attempts, priorities=(3, 0))
+    number += all_ended(conn, "later", each=100, attempts=attempts)
     assert do_upkeep(conn)[key] == number
     assert conn.execute(LEFT).fetchone() == (0,)
     each = conn.execute(
@@ -164,7 +164,7 @@ def test_a_step_of_the_upkeep_that_rolls_back_changes_nothing(conn: Connection, 
 def test_steps_of_two_upkeeps_in_turns_leave_nothing(
     conn: Connection, connect: Callable[..., Connection], queue: Queue
 ) -> None:
-    number = all_ended(conn, queue("orders"), each=5100, priorities=(2, 1, 0))
+    number = all_ended(conn, queue("orders"), each=2600, priorities=(3, 2, 1, 0))
     places: dict[Connection, str | None] = {conn: "", connect(): ""}
     freed = 0
     while places:
@@ -206,7 +206,7 @@ def test_an_upkeep_that_is_killed_amid_a_step_loses_and_doubles_nothing(
             " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN coalesce(new, old); END'"
         )
         conn.execute(
-            "CREATE TRIGGER wait BEFORE UPDATE OR DELETE ON messages.message_rows FOR EACH ROW WHEN (old.id = 5500)"
+            "CREATE TRIGGER wait BEFORE UPDATE OR DELETE ON messages.message_rows FOR EACH ROW WHEN (old.id = 5050)"
             " EXECUTE FUNCTION wait()"
         )
         holder.execute("SELECT pg_advisory_lock(1)")
