@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-from airflow_provider_pgqueue.core.client import has_nul, to_json
 from airflow_provider_pgqueue.core.errors import InvalidMessage
+from airflow_provider_pgqueue.core.json_text import has_nul, to_json
 
 
 @dataclass(frozen=True, slots=True)

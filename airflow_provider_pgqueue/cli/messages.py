@@ -14,7 +14,8 @@ from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText, run
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.json_text import JsonText
 from airflow_provider_pgqueue.core.quantity import quantity, seen
 
 _ids = click.argument("ids", metavar="ID...", type=click.IntRange(1), nargs=-1, required=True)

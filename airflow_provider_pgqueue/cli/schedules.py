@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.cli.output import records, show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText
+from airflow_provider_pgqueue.core.json_text import JsonText
 
 _SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_tick", "next_at", "last_error")
 

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.client import ZONED, has_nul, is_zoned, to_json
 from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.json_text import has_nul, to_json
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 
@@ -140,7 +140,11 @@ def timed(value: Any) -> str | None:
     return None
 
 
-moment: Final = _rule(is_zoned, ZONED)
+def _is_zoned(value: Any) -> bool:
+    return isinstance(value, datetime) and value.utcoffset() is not None
+
+
+moment: Final = _rule(_is_zoned, "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC).")
 """Judges what should be a time: without a time zone each session would read it in its own."""
 texts: Final = _rule(
     lambda value: isinstance(value, list | tuple) and all(text(one) is None for one in value), "Give a list of texts."
@@ -164,7 +168,7 @@ def moment_or_text(value: Any) -> str | None:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
         found = None
-    return None if is_zoned(found) else "Give a datetime with a time zone, or its ISO text."
+    return None if _is_zoned(found) else "Give a datetime with a time zone, or its ISO text."
 
 
 results: Final = _rule(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
@@ -28,7 +27,7 @@ from airflow_provider_pgqueue.core.errors import (
     SchemaTooOld,
     translate,
 )
-from airflow_provider_pgqueue.core.message import Unreadable
+from airflow_provider_pgqueue.core.json_text import read_json
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.core.query import query
 
@@ -141,15 +140,6 @@ def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
     """
     if conn.adapters.get_loader(JSONB, Format.BINARY) is JsonbBinaryLoader:
         set_json_loads(read_json, conn)
-
-
-def read_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text, or an Unreadable if Python cannot read it."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        # PostgreSQL takes numbers of any length and nests thousands deep. The texts of both errors quote nothing.
-        return Unreadable(f"{type(error).__name__}: {error}")
 
 
 def check_version(conn: psycopg.Connection[Any]) -> None:

@@ -16,9 +16,10 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run, savepoint, to_json
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
     Failed,
@@ -170,8 +171,9 @@ class Held:
 
     def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
         within = conn.pgconn.transaction_status == TransactionStatus.INTRANS
-        # A plain outcome is never refused, so it needs no second round trip.
-        guard = partial(savepoint, conn) if within and not all(map(is_plain, outcomes.values())) else nullcontext
+        # A savepoint, so that the transaction of the caller survives a refusal. A plain outcome is never refused, so it
+        # needs no second round trip. LeaseLost must not leave a savepoint: that would undo what took effect.
+        guard = conn.transaction if within and not all(map(is_plain, outcomes.values())) else nullcontext
         try:
             calls = _settlement(self._token, outcomes, handled_by=self._handled_by) if self._token else ()
             for ids, statement in calls:

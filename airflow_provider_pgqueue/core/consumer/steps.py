@@ -11,8 +11,8 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText, has_nul, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.json_text import JsonText, has_nul, to_json
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.core.consumer.settle import Held

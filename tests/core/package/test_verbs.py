@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
-from airflow_provider_pgqueue.core.client import DURATIONS, TYPES
+from airflow_provider_pgqueue.core.statement import DURATIONS, TYPES
 from tools import ROOT
 from tools.site.verbs import names as verb_names
 
