@@ -15,11 +15,16 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 _GENERATORS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
-def load_function(path: str) -> Callable[..., Any]:
-    """Import and return the function that `module:function` names; InvalidArgument if there is none."""
-    module_name, _, name = path.partition(":")
+def load_function(given: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Import and return the function that `module:function` names, and a function as it is.
+
+    InvalidArgument if there is none of this name.
+    """
+    if not isinstance(given, str):
+        return given
+    module_name, _, name = given.partition(":")
     if not module_name or not name:
-        raise InvalidArgument(f"{path!r} names no function. Write module:function, such as handlers:pack.")
+        raise InvalidArgument(f"{given!r} names no function. Write module:function, such as handlers:pack.")
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:

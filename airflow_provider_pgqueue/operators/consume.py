@@ -247,7 +247,7 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def _handler(self, given: Any) -> Callable[..., Any]:
         """Return the function of the user, or the one of this name, as one that takes nothing but what is handled."""
-        found: Callable[..., Any] = load_function(given) if isinstance(given, str) else given
+        found = load_function(given)
         if isinstance(given, str):
             # It is known only now, before a message is leased.
             self._check_call(found)

@@ -151,7 +151,7 @@ def repair_by(
     """Run a repair whose messages `work` repairs, in this process or in many; return the summary of `Repair.run`."""
     # Load both now: a mistake in them is an error of the run, and not of each task or message.
     function, validator = repair.function, load_validator(repair.validator)
-    check_call(_loaded(function), "a dead message")
+    check_call(load_function(function), "a dead message")
     check_call(validator, "a body")
     with connect() as conn:
         require(conn, _NEEDED, repair.which.queue_name)
@@ -198,10 +198,6 @@ def _why_stop(*, requeued: int, finished: int, died_again: int, stop_when_failin
     if 100 * died_again >= stop_when_failing * requeued:
         return "the canary died again"
     return "" if finished == requeued else None
-
-
-def _loaded(function: str | RepairFunction) -> RepairFunction:
-    return load_function(function) if isinstance(function, str) else function
 
 
 def is_fingerprint(cause: str) -> bool:

@@ -55,7 +55,7 @@ class RepairShare:
 
     def __post_init__(self) -> None:
         function, validator = self.repair.function, load_validator(self.repair.validator)
-        self._function = awaited(load_function(function) if isinstance(function, str) else function)
+        self._function = awaited(load_function(function))
         self._validator = validator and awaited(validator)
         self._lease_for = as_timedelta(self.repair.lease_for)
 

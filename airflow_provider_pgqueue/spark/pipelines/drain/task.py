@@ -164,7 +164,7 @@ class Consuming:
         self._conn = conn
         self._handled_by = handled_by
         self._counts = counts
-        self._function = load_function(share.function) if isinstance(share.function, str) else share.function
+        self._function = load_function(share.function)
         self._lease_for = share.lease_for or policy.lease_for
         self._caller = None if limit is None else stack.enter_context(Caller(limit))
         self._renewal = stack.enter_context(closing(Renewal()))
