@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -13,9 +13,11 @@ from psycopg import generators
 from psycopg.abc import Params
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
-from psycopg.rows import RowFactory, dict_row
+from psycopg.rows import RowFactory, dict_row, tuple_row
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, refused
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, refused
+from airflow_provider_pgqueue.core.privilege import fix_of
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.statement import Statement
 
 log = logging.getLogger(__name__)
@@ -133,6 +135,16 @@ def _translated(
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
     # The setting lasts to the end of the transaction, and would make the commit of other statements less durable.
     return statement.sql_alone if is_alone(conn) else statement.sql
+
+
+def require(conn: psycopg.Connection[Any], functions: Sequence[str], queue_name: str | None = None) -> None:
+    """Raise PermissionDenied, with the statement that grants it, for the first of the functions that is refused.
+
+    Whoever leases messages and may not archive them would hold them until the lease ends.
+    """
+    for (name,) in fetch(conn, tuple_row, query("refused_function"), {"functions": list(functions)}):
+        problem = f"permission denied for function {name}"
+        raise PermissionDenied(problem, fix_of(conn, problem, verb=name, queue_name=queue_name))
 
 
 def is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

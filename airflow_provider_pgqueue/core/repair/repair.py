@@ -17,14 +17,13 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, moment, optional, timed, truth
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.share import Outcomes, RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
-from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 log = logging.getLogger(__name__)
