@@ -28,7 +28,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
-from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.consumer.loop import Consumer, Loop
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
@@ -184,17 +184,14 @@ class PgQueueConsumeOperator(WaitingTask):
         self._hook = PgQueueHook(self.pgqueue_conn_id)
         consumer = self._consumer(name_of(context))
         breaker = Breaker(self.queue_name, self.give_up_after)
+        record = self._telemetry.record_batch
         try:
-            with self._hook.connect() as conn:
+            with (
+                self._hook.connect() as conn,
+                Loop(consumer, conn, breaker=breaker, on_lease=self._hold, on_batch=record) as loop,
+            ):
                 self._take_over(context, conn)
-                counts = consumer.drain(
-                    conn,
-                    max_messages=self.max_messages,
-                    stop=lambda: self._stopping,
-                    on_lease=self._hold,
-                    on_batch=self._telemetry.record_batch,
-                    breaker=breaker,
-                )
+                counts = loop.drain(max_messages=self.max_messages, stop=lambda: self._stopping)
         finally:
             self._finished.set()
         if self._stopping:
