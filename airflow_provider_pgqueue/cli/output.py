@@ -14,7 +14,8 @@ import click
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import printable, say
-from airflow_provider_pgqueue.core.quantity import per_second, seen
+from airflow_provider_pgqueue.core.message import COUNTED, QueueStatus
+from airflow_provider_pgqueue.core.quantity import per_second
 
 Row = Mapping[str, Any]
 _WIDE = 100_000  # no terminal: nothing is cut
@@ -130,10 +131,9 @@ def records(values: Sequence[Any]) -> list[Row]:
     return [asdict(value) for value in values]
 
 
-def counted(row: Row) -> Row:
-    """Return a row of the status, in which people see a `+` after what is more than was counted."""
-    of = dict.fromkeys(("depth", "ready", "leased", "delayed"), "depth") | {"dead": "dead"}
-    return {**row, **{name: seen(row[name], row[total], row["counted_up_to"]) for name, total in of.items()}}
+def status_rows(queues: Sequence[QueueStatus]) -> list[Row]:
+    """Return the numbers of queues as rows, in which people see a `+` after what is more than was counted."""
+    return [asdict(queue) | {name: queue.seen(name) for name in COUNTED} for queue in queues]
 
 
 def _plain(value: Any) -> Any:
