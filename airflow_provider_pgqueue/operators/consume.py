@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -13,11 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
-    LEASE_FOR,
     Rule,
     check,
-    duration,
-    error_rules,
     function,
     named,
     optional,
@@ -28,7 +24,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
-from airflow_provider_pgqueue.core.consumer.loop import Consumer, Loop
+from airflow_provider_pgqueue.core.consumer.loop import RULES, Consumer, Loop
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
@@ -117,17 +113,13 @@ class PgQueueConsumeOperator(WaitingTask):
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
+        **RULES,
         "apply_function": optional(function),
         "apply_function_batch": optional(function),
         "op_args": positional,
         "op_kwargs": optional(named),
         "model": optional(_model),
-        "batch_size": whole(1, 10_000),
         "max_messages": optional(whole(1, 10**12)),
-        "lease_for": optional(LEASE_FOR),
-        "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
-        "give_up_after": optional(whole(0, 10**6)),
-        "on_error": optional(error_rules),
         "fail_on_failed": optional(share_or_number),
     }
     # Not an Event, whose lock a second signal inside its `set` would wait for.

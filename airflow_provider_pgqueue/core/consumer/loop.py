@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import psycopg
 
-from airflow_provider_pgqueue.core.argument import check, error_rules, optional, timed
+from airflow_provider_pgqueue.core.argument import LEASE_FOR, Rule, check, duration, error_rules, optional, timed, whole
 from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
@@ -22,13 +22,22 @@ from airflow_provider_pgqueue.core.consumer.calls import Caller
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome, outcome_of
 from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
+
+RULES: Final[Mapping[str, Rule]] = {
+    "batch_size": whole(1, 10_000),
+    "lease_for": optional(LEASE_FOR),
+    "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
+    "give_up_after": optional(whole(0, 10**6)),
+    "on_error": optional(error_rules),
+}
+"""The rules for the arguments that everything has that consumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +102,7 @@ class Consumer:
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
             raise InvalidArgument("give exactly one of handle and handle_batch")
-        if not 1 <= self.batch_size <= 10_000:
-            raise InvalidArgument(f"batch_size is {self.batch_size}. Give a whole number from 1 to 10000.")
-        durations = {"lease_for": self.lease_for, "handler_timeout": self.handler_timeout}
-        check(durations, dict.fromkeys(durations, optional(timed)))
-        if self.handler_timeout is not None and as_timedelta(self.handler_timeout) <= timedelta(0):
-            raise InvalidArgument(f"handler_timeout is {self.handler_timeout}. Give a duration above zero.")
-        if self.give_up_after is not None and self.give_up_after < 0:
-            raise InvalidArgument(f"give_up_after is {self.give_up_after}. Give a number of messages, or 0 for never.")
-        if self.on_error is not None:
-            check({"on_error": self.on_error}, {"on_error": error_rules})
+        check({name: getattr(self, name) for name in RULES}, RULES)
 
     def drain(
         self,
