@@ -13,7 +13,8 @@ PgQueueError
  |    +-- InvalidOutcome      a handler returned something that is not an outcome
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
- +-- BodyUnavailable         a body that is kept outside of the database is out of reach, or not what was published
+ +-- BodyUnavailable          a body that is kept outside of the database is out of reach, or not what was published
+ +-- DispatchNotFound         the run has no dispatch, or another run has its messages
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
