@@ -99,7 +99,7 @@ class Listener:
                         await self._wait(conn, hears, next_in)
             except (psycopg.Error, ConnectionFailed, TimeoutError, OSError) as error:
                 if _is_permanent(error):
-                    raise (translate(error) if isinstance(error, psycopg.Error) else error) from error
+                    raise translate(error) from error
                 failures += 1
                 pause = pause_after(failures)
                 log.warning("%s: %s; next try in %.1f s", self._name, why_again(error, had_one=had_one), pause)
