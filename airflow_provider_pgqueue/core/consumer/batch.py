@@ -51,6 +51,14 @@ Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
 
 
+class _Unusable(Exception):
+    """What a batch handler returned, unlike what it raises, says nothing about its messages."""
+
+    def __init__(self, reason: InvalidOutcome) -> None:
+        super().__init__()
+        self.reason = reason
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Settler:
     """Settles what was handled of a lease: what comes in within a second together, and the rest at the end.
@@ -252,25 +260,25 @@ class Batch(Settler):
             self.lease.in_hand, self._began_all = set(), False
             return
         self._began_all = True
-        # The handler gets a list of its own, because it may empty it.
-        given = messages.copy()
-        outcomes: Mapping[int, Outcome | None] | None = None
-        invalid: InvalidOutcome | None = None
 
-        def call(given: list[Message]) -> Mapping[int, Outcome | None] | None:
-            nonlocal invalid
+        def call(given: list[Message]) -> Mapping[int, Outcome | None]:
             returned = caller.call(handle_batch, given, len(given)) if caller else handle_batch(given)
             try:
                 # Part of the call: a generator runs now, and a mapping of the handler's own may do anything.
                 return outcomes_by_id(messages, returned)
             except InvalidOutcome as error:
-                invalid = error
-                return None
+                raise _Unusable(error) from error
 
         try:
-            outcomes = self._call(call, given)
+            # The handler gets a list of its own, because it may empty it.
+            outcomes = self._call(call, messages.copy())
         except TimeIsUp as error:
             self.leave([message.id for message in messages], error)
+        except _Unusable as error:
+            # Nobody knows which message is to blame: none loses an attempt, but others come first next time.
+            for message in messages:
+                self.gather(message.id, Retry(details=str(error.reason), count_attempt=False))
+            raise error.reason from None
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -280,12 +288,7 @@ class Batch(Settler):
             self.judge([message.id for message in messages])
             if not isinstance(error, Exception):
                 raise
-        if invalid is not None:
-            # Nobody knows which message is to blame: none loses an attempt, but others come first next time.
-            for message in messages:
-                self.gather(message.id, Retry(details=str(invalid), count_attempt=False))
-            raise invalid
-        if outcomes is not None:
+        else:
             for message in messages:
                 outcome = outcomes.get(message.id)
                 self.gather(message.id, PLAIN if outcome is None else self._checked(message, outcome))
