@@ -16,9 +16,9 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import end_statement, run
+from airflow_provider_pgqueue.core.consumer.held import OPEN, Held
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
 from airflow_provider_pgqueue.core.consumer.steps import Steps
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError

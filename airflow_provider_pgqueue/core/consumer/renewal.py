@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
-from airflow_provider_pgqueue.core.consumer.settle import Held
+from airflow_provider_pgqueue.core.consumer.held import Held
 
 
 class Renewal:

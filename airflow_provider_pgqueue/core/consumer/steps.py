@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.json_text import JsonText, has_nul, to_json
 
 if TYPE_CHECKING:
-    from airflow_provider_pgqueue.core.consumer.settle import Held
+    from airflow_provider_pgqueue.core.consumer.held import Held
 
 _LONGEST: Final = 255  # characters of a name, as messages.record_step has it
 

@@ -14,8 +14,8 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer.held import Held
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.settle import Held
 from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome, LeaseLost
 from airflow_provider_pgqueue.core.function import awaited, load_function
