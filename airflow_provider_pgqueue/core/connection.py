@@ -169,13 +169,13 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     """Return the newest migration, and the oldest version whose packages may work next to it."""
     try:
         # A transaction of its own, so that an error does not spoil the caller's.
-        with conn.transaction():
-            row = conn.execute(query("install/versions")).fetchone()
+        with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+            ((newest, oldest),) = cursor.execute(query("install/versions")).fetchall()
     except psycopg.Error as error:
         if error.sqlstate not in _UNDEFINED:
             raise translate(error) from error
         raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL) from error
-    return (int(row[0]), int(row[1])) if row else (0, 0)
+    return newest, oldest
 
 
 def process_name() -> str:

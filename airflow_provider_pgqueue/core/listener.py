@@ -108,9 +108,9 @@ class Listener:
     async def _listen(self, conn: AsyncConnection) -> bool:
         """LISTEN before the first look; return whether notifications can arrive at all."""
         async with asyncio.timeout(_PATIENCE):
-            row = await (await conn.execute(query("backend_pid"))).fetchone()
+            ((pid,),) = await (await conn.execute(query("backend_pid"))).fetchall()
             # A pooler in transaction mode makes up the process id that it gives to a client.
-            if row is None or row[0] != conn.info.backend_pid:
+            if pid != conn.info.backend_pid:
                 if not self._warned_of_pooler:
                     self._warned_of_pooler = True
                     log.warning(
