@@ -44,8 +44,8 @@ def show_done(settings: Settings, value: Row, text: str) -> None:
         raise DoneUnsaid(printable(text), error) from error
 
 
-def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
-    """Print rows: a table of `columns` (all, if none are named), or one object that has them all under `name`."""
+def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Print rows: a table of `columns`, or one object that has all of them under `name`."""
     if settings.as_json:
         say(to_text({name: rows}))
     elif rows:
@@ -75,18 +75,17 @@ def console(*, stderr: bool = False) -> Any:
     return made
 
 
-def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Any:
+def table(rows: Sequence[Row], columns: Sequence[str]) -> Any:
     """Return a Rich table; numbers to the right."""
     from rich.table import Table
     from rich.text import Text
 
-    names = list(columns or rows[0])
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
+    for name in columns:
         is_number = all(isinstance(row[name], int | float | timedelta | None) for row in rows)
         made.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(_cell(name, row[name])) for name in names))
+        made.add_row(*(Text(_cell(name, row[name])) for name in columns))
     return made
 
 
