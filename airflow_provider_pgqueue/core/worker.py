@@ -69,7 +69,7 @@ class Worker:
     if the connection breaks meanwhile, it tries one more.
     `kill -9` loses nothing, because the leases expire.
 
-    InvalidArgument, before anything is leased, for a handler or `retry_delay` that cannot be called with what it gets.
+    InvalidArgument, before anything is leased, for a handler that cannot be called with what it gets.
 
     :param conninfo: libpq connection string or URL.
     :param consumer: the queue, the handler, the batch size and the length of a lease.
@@ -90,7 +90,6 @@ class Worker:
     def __post_init__(self) -> None:
         check_call(self.consumer.handle, "a message")
         check_call(self.consumer.handle_batch, "a list of messages")
-        check_call(self.consumer.retry_delay, "a number of attempts")
         check({"poll_interval": self.poll_interval}, {"poll_interval": timed})
         self._poll_seconds = seconds(self.poll_interval)
 

@@ -26,11 +26,13 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
+    ErrorRules,
     Outcome,
     Rejected,
     Retry,
     checked,
     describe,
+    outcome_of,
     outcomes_by_id,
     storable,
 )
@@ -57,16 +59,16 @@ class _Unusable(Exception):
 class Batch(Settler):
     """The messages of a lease, to be handled and settled.
 
-    :param outcome: returns what becomes of a message whose handler raised; it may get the description of the error.
+    :param on_error: what becomes of a message whose handler raised, by class of the error.
     :param bodies: reads the bodies that a folder keeps.
     :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     """
 
     handle: Handler | None
     handle_batch: BatchHandler | None
-    outcome: Callable[[Message, BaseException, dict[str, str] | None], Outcome]
     lease: Lease
     caller: Caller | None
+    on_error: ErrorRules | None = None
     bodies: BodyStore | None = None
     _began_all: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
@@ -135,7 +137,7 @@ class Batch(Settler):
                 part.append(bodies.read(message))
                 room -= size
             except Exception as error:
-                self._record(message, self.outcome(message, error, None))
+                self._record(message, outcome_of(error, self.on_error))
         if part:
             yield part
 
@@ -166,13 +168,13 @@ class Batch(Settler):
                 continue
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
-                self._record(message, self.outcome(message, error, None))
+                self._record(message, outcome_of(error, self.on_error))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
                 # would end on it too.
-                self.gather(message.id, self.outcome(message, error, None))
+                self.gather(message.id, outcome_of(error, self.on_error))
                 self.judge([message.id])
                 raise
             else:
@@ -208,9 +210,9 @@ class Batch(Settler):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            failure = describe(error)
+            failed = outcome_of(error, self.on_error)
             for message in messages:
-                self.gather(message.id, self.outcome(message, error, failure))
+                self.gather(message.id, failed)
             self.judge([message.id for message in messages])
             if not isinstance(error, Exception):
                 raise

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from airflow_provider_pgqueue.core.argument import LEASE_FOR, Rule, check, duration, error_rules, optional, timed, whole
+from airflow_provider_pgqueue.core.argument import LEASE_FOR, Rule, check, duration, error_rules, optional, whole
 from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
@@ -25,7 +25,7 @@ from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome, outcome_of
+from airflow_provider_pgqueue.core.outcome import ErrorRules
 from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
@@ -49,11 +49,11 @@ class Consumer:
     message in order, or None if all succeeded.
 
     A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
-    after `retry_delay(attempts)` or by default the back-off of the queue; after its last attempt it is archived as
-    failed, with the traceback. `on_error` gives other outcomes to classes of exceptions and their subclasses; the most
-    specific class counts: `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An
-    exception of `handle_batch` concerns the whole batch. If an outcome cannot be kept, for example because its output
-    has more than 64 kB, that message alone is archived as failed.
+    after the back-off of the queue; after its last attempt it is archived as failed, with the traceback. `on_error`
+    gives other outcomes to classes of exceptions and their subclasses; the most specific class counts:
+    `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An exception of
+    `handle_batch` concerns the whole batch. If an outcome cannot be kept, for example because its output has more than
+    64 kB, that message alone is archived as failed.
 
     If something ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or
     TaskDeferred, the attempt of the current message counts, so that a message that kills its consumer is not delivered
@@ -93,7 +93,6 @@ class Consumer:
     lease_for: Duration | None = None
     handler_timeout: Duration | None = None
     give_up_after: int | None = 100
-    retry_delay: Callable[[int], Duration | None] | None = None
     on_error: ErrorRules | None = None
     handled_by: str | None = None
     topic: str | None = None
@@ -222,7 +221,7 @@ class Loop:
         return Batch(
             handle=consumer.handle,
             handle_batch=consumer.handle_batch,
-            outcome=self._outcome,
+            on_error=consumer.on_error,
             lease=lease,
             caller=None if limit is None else self._caller_within(limit),
             breaker=self._breaker,
@@ -236,17 +235,6 @@ class Loop:
             self._caller = self._stack.enter_context(Caller(limit))
         self._caller.limit = limit
         return self._caller
-
-    def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None) -> Outcome:
-        """Return what becomes of a message whose handler raised; `failure` describes the error, if that is known."""
-        consumer = self._consumer
-        delay = consumer.retry_delay(message.attempts) if consumer.retry_delay else None
-        if delay is not None and timed(delay) is not None:
-            raise InvalidArgument(
-                f"retry_delay returned {type(delay).__name__}",
-                "Return a timedelta or a number of seconds, or None for the back-off of the queue.",
-            )
-        return outcome_of(error, rules=consumer.on_error, delay=delay, failure=failure)
 
     def _say(self) -> None:
         """Log the counts if that was last done long ago."""

@@ -15,7 +15,6 @@ from airflow_provider_pgqueue.core import (
     ConnectionFailed,
     Consumer,
     HandlerBroken,
-    InvalidArgument,
     Lease,
     Message,
     Retry,
@@ -100,29 +99,6 @@ def test_after_an_error_of_the_caller_the_current_message_goes_back_as_an_attemp
     assert left(conn) == [(1, 1, False), (2, 0, False)]
     errors = conn.execute("SELECT last_error FROM messages.message ORDER BY id").fetchall()
     assert errors == [("KeyError: 'of the caller'",), (None,)]
-
-
-def delay_that_raises(attempts: int) -> timedelta:
-    raise RuntimeError("no delay")
-
-
-@pytest.mark.parametrize(
-    ("retry_delay", "said"),
-    [(delay_that_raises, "no delay"), (lambda attempts: "5", "retry_delay returned str. Return a timedelta")],
-)
-def test_an_error_of_retry_delay_costs_no_attempt_of_a_message_that_nobody_began(
-    conn: Connection, queue: Queue, retry_delay: Any, said: str
-) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(4))))
-
-    def handle(message: Message) -> None:
-        if message.body == 1:
-            raise KeyError
-
-    with pytest.raises((RuntimeError, InvalidArgument), match=said):
-        Consumer(queue_name="orders", handle=handle, retry_delay=retry_delay).drain(conn)
-    assert results(conn) == {0: "success", 1: "failed"}
-    assert left(conn) == [(2, 0, False), (3, 0, False)]
 
 
 def stopped_inside_the_second(
