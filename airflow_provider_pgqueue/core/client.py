@@ -33,7 +33,8 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
     fix = partial(_translated, statement=statement)
-    return statement.decode(fetch(conn, dict_row, _text(conn, statement), statement.given, fix=fix))
+    text = statement.text(alone=is_alone(conn))
+    return statement.decode(fetch(conn, dict_row, text, statement.given, fix=fix))
 
 
 def fetch(
@@ -106,7 +107,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
         alone = conn.isolation_level is not None and is_alone(conn)
         own = conn.transaction() if alone else nullcontext()
         async with own, conn.cursor(row_factory=dict_row, binary=True) as cursor:
-            await cursor.execute(_text(conn, statement), statement.given)
+            await cursor.execute(statement.text(alone=is_alone(conn)), statement.given)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
         raise _translated(conn, error, statement) from error
@@ -130,11 +131,6 @@ def _translated(
         if quoted:
             found.at(quoted[0])
     return found
-
-
-def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
-    # The setting lasts to the end of the transaction, and would make the commit of other statements less durable.
-    return statement.sql_alone if is_alone(conn) else statement.sql
 
 
 def require(conn: psycopg.Connection[Any], functions: Sequence[str], queue_name: str | None = None) -> None:

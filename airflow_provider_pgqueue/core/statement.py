@@ -54,18 +54,14 @@ class Statement(Generic[T]):
         arguments = {name: _plain(name, value) for name, value in self.arguments.items()}
         object.__setattr__(self, "arguments", arguments)
 
-    @property
-    def sql(self) -> str:
-        """The SQL text, with named arguments, so that a function may grow new ones; None leaves the default."""
-        return self._sql("")
+    def text(self, *, alone: bool = False) -> str:
+        """Return the SQL, with named arguments, so that a function may grow new ones; None leaves the default.
 
-    @property
-    def sql_alone(self) -> str:
-        """The SQL text for a transaction of its own, whose commit does not wait for the disk unless it is durable."""
-        # In the same statement, because BEGIN, SET LOCAL and COMMIT would be three more round trips.
-        return self._sql("" if self.durable else "pg_catalog.set_config('synchronous_commit', 'off', true), ")
-
-    def _sql(self, before: str) -> str:
+        `alone` in its transaction, a call that is not durable does not wait for the disk at the commit.
+        """
+        # In the same statement, because BEGIN, SET LOCAL and COMMIT would be three more round trips. Where it is not
+        # alone, it would make the statements of others less durable, too.
+        before = "pg_catalog.set_config('synchronous_commit', 'off', true), " if alone and not self.durable else ""
         types = {**TYPES, **self.types}
         named = ", ".join(
             f'"{name}" => {_placeholder(name, self.arguments[name], types.get(name))}' for name in self.given
