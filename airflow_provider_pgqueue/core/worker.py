@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -201,8 +202,15 @@ class Worker:
         if until_empty:
             yield
             return
+        # The ring may be for another queue. But asking first would cost one more round trip than leasing at once.
+        listener = Listener(
+            partial(connect_async, self.conninfo, application_name="pgqueue listener"),
+            self._look,
+            poll_interval=self._poll_seconds,
+            on_ring=self._doorbell.ring,
+        )
         loop = asyncio.new_event_loop()
-        listening = loop.create_task(self._listen())
+        listening = loop.create_task(listener.run())
         thread = threading.Thread(
             target=self._run_listener,
             args=(loop, listening),
@@ -226,16 +234,6 @@ class Worker:
             log.warning("not listening (%s): polling every %.0f s", error, self._poll_seconds)
         finally:
             loop.close()
-
-    async def _listen(self) -> None:
-        # The ring may be for another queue. But asking first would cost one more round trip than leasing at once.
-        listener = Listener(
-            self._connect_listener, self._look, poll_interval=self._poll_seconds, on_ring=self._doorbell.ring
-        )
-        await listener.run()
-
-    async def _connect_listener(self) -> AsyncConnection:
-        return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
         found = await run_async(conn, self._question())
