@@ -417,7 +417,7 @@ def test_each_outcome_has_its_result(connect: Connect, queue: Queue) -> None:
                 raise KeyError("oops")
         return None
 
-    consumer = Consumer(queue_name="orders", handle=handle, retry_delay=lambda attempts: timedelta(0))
+    consumer = Consumer(queue_name="orders", handle=handle, on_error={KeyError: Retry(0)})
     counts = consumer.drain(conn)
     results = dict(conn.execute("SELECT message #>> '{}', result FROM messages.message_archive").fetchall())
     assert results == {

@@ -92,8 +92,7 @@ class Lasting:
     def reopen(self, error: Exception) -> None:
         """Open the connection again after growing pauses, and say so on stderr; raise an error that no try fixes."""
         while True:
-            known = translate(error) if isinstance(error, psycopg.Error) else error
-            if not isinstance(known, ConnectionFailed):
+            if not isinstance(translate(error), ConnectionFailed):
                 raise error
             self.conn.close()
             self.failures += 1

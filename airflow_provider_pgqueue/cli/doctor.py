@@ -138,8 +138,7 @@ def _server(conn: Connection) -> Finding:
 
 def _pooler(conn: Connection) -> Finding:
     # A pooler in transaction mode makes up the process id that it gives to a client.
-    row = conn.execute(query("backend_pid")).fetchone()
-    if row and row[0] == conn.info.backend_pid:
+    if conn.execute(query("backend_pid")).fetchone() == (conn.info.backend_pid,):
         return Finding("pooler", "ok", "the connection is direct: notifications arrive")
     return Finding(
         "pooler",
@@ -151,8 +150,9 @@ def _pooler(conn: Connection) -> Finding:
 
 
 def _privileges(conn: Connection) -> Finding:
-    row = conn.execute(query("command/privileges"), [[name for names in _USES.values() for name in names]]).fetchone()
-    may, on_tables = (set(row[0]), row[1]) if row else (set(), False)
+    asked = [name for names in _USES.values() for name in names]
+    ((granted, on_tables),) = conn.execute(query("command/privileges"), [asked]).fetchall()
+    may = set(granted)
     uses = [use for use, names in _USES.items() if may.issuperset(names)]
     if on_tables:
         uses.append("work on the tables with plain SQL")
@@ -162,13 +162,12 @@ def _privileges(conn: Connection) -> Finding:
     who = f"role {conn.info.user}"
     if half:
         some = ", ".join(name for name in half[0] if name in may)
-        missing = next(name for name in half[0] if name not in may)
-        rest = ", ".join(sorted(name for name in half[0] if name not in may))
+        missing = [name for name in half[0] if name not in may]
         return Finding(
             "privileges",
             "warning",
-            f"{who} may execute {some}, but not {rest}",
-            fix_of(conn, f"permission denied for function {missing}"),
+            f"{who} may execute {some}, but not {', '.join(sorted(missing))}",
+            fix_of(conn, f"permission denied for function {missing[0]}"),
         )
     if uses:
         return Finding("privileges", "ok", f"{who} may {', '.join(uses)}")

@@ -52,7 +52,7 @@ class _Rows(Collector):
         try:
             found = _families(self._look())
         except (psycopg.Error, PgQueueError) as error:
-            known = translate(error) if isinstance(error, psycopg.Error) else error
+            known = translate(error)
             said = str(known) if isinstance(known, PgQueueError) else type(error).__name__
             say(f"no metrics: {one_line(said)}", err=True)
             found = {}

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-from airflow_provider_pgqueue.core.client import has_nul, to_json
 from airflow_provider_pgqueue.core.errors import InvalidMessage
+from airflow_provider_pgqueue.core.json_text import JsonText, has_nul, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Line:
     """One body as it was written, so that no digit of a number is lost, and its parsed value for the keys in it."""
 
     place: str
-    text: str
+    text: JsonText
     body: Any
 
     def key(self, name: str) -> str:
@@ -56,7 +56,7 @@ def parse(text: str, place: str, *, fix: str = "Quote it for the shell: '{\"orde
         raise InvalidMessage(f"{place} is nested too deep. Flatten it.") from None
     except ValueError:
         raise InvalidMessage(f"{place} has a number that is too long. Write it as a string.") from None
-    return Line(place, text, body)
+    return Line(place, JsonText(text), body)
 
 
 def json_object(text: str) -> dict[str, Any]:

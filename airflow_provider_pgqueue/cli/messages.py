@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText, run
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.quantity import quantity, seen
 
 _ids = click.argument("ids", metavar="ID...", type=click.IntRange(1), nargs=-1, required=True)
@@ -56,7 +56,7 @@ def change(
     """
     to: verbs.Change = {"priority": priority, "delay": delay}
     if body is not None:
-        to["body"] = JsonText(parse(body, "--body").text)
+        to["body"] = parse(body, "--body").text
     if all(value is None for value in to.values()):
         raise click.UsageError("give --priority, --delay or --body.")
     done = ask(settings, verbs.change(queue, ids, **to))

@@ -14,7 +14,8 @@ import click
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import printable, say
-from airflow_provider_pgqueue.core.quantity import per_second, seen
+from airflow_provider_pgqueue.core.message import COUNTED, QueueStatus
+from airflow_provider_pgqueue.core.quantity import per_second
 
 Row = Mapping[str, Any]
 _WIDE = 100_000  # no terminal: nothing is cut
@@ -43,8 +44,8 @@ def show_done(settings: Settings, value: Row, text: str) -> None:
         raise DoneUnsaid(printable(text), error) from error
 
 
-def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
-    """Print rows: a table of `columns` (all, if none are named), or one object that has them all under `name`."""
+def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Print rows: a table of `columns`, or one object that has all of them under `name`."""
     if settings.as_json:
         say(to_text({name: rows}))
     elif rows:
@@ -74,18 +75,17 @@ def console(*, stderr: bool = False) -> Any:
     return made
 
 
-def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Any:
+def table(rows: Sequence[Row], columns: Sequence[str]) -> Any:
     """Return a Rich table; numbers to the right."""
     from rich.table import Table
     from rich.text import Text
 
-    names = list(columns or rows[0])
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
+    for name in columns:
         is_number = all(isinstance(row[name], int | float | timedelta | None) for row in rows)
         made.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(_cell(name, row[name])) for name in names))
+        made.add_row(*(Text(_cell(name, row[name])) for name in columns))
     return made
 
 
@@ -130,10 +130,9 @@ def records(values: Sequence[Any]) -> list[Row]:
     return [asdict(value) for value in values]
 
 
-def counted(row: Row) -> Row:
-    """Return a row of the status, in which people see a `+` after what is more than was counted."""
-    of = dict.fromkeys(("depth", "ready", "leased", "delayed"), "depth") | {"dead": "dead"}
-    return {**row, **{name: seen(row[name], row[total], row["counted_up_to"]) for name, total in of.items()}}
+def status_rows(queues: Sequence[QueueStatus]) -> list[Row]:
+    """Return the numbers of queues as rows, in which people see a `+` after what is more than was counted."""
+    return [asdict(queue) | {name: queue.seen(name) for name in COUNTED} for queue in queues]
 
 
 def _plain(value: Any) -> Any:

@@ -135,15 +135,13 @@ def _text(error: Exception) -> str | None:
     from airflow_provider_pgqueue.cli.text import one_line
     from airflow_provider_pgqueue.core.errors import PgQueueError, text_without_values, translate
 
-    match error:
-        case PgQueueError():
-            return one_line(in_commands(str(error)))
-        case psycopg.Error() if isinstance(known := translate(error), PgQueueError):
+    match translate(error):
+        case PgQueueError() as known:
             return one_line(in_commands(str(known)))
         case psycopg.Error():
             return one_line(text_without_values(error))
         case UnicodeEncodeError(reason="surrogates not allowed"):
             return "an argument is not valid UTF-8. Give text in UTF-8."
-        case OSError():
-            return one_line(": ".join(filter(None, (str(error.filename or ""), error.strerror or str(error)))))
+        case OSError(filename=file, strerror=reason):
+            return one_line(": ".join(filter(None, (str(file or ""), reason or str(error)))))
     return None

@@ -13,7 +13,6 @@ from airflow_provider_pgqueue.cli.output import records, show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText
 
 _SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_tick", "next_at", "last_error")
 
@@ -51,7 +50,7 @@ def add(
     paused: bool | None,
 ) -> None:
     """Add a schedule, or replace the one of that name: CRON has five fields, or is @hourly, @daily and so on."""
-    body: Any = JsonText(parse(message, "--message").text)
+    body = parse(message, "--message").text
     statement = verbs.schedule(
         name, cron, queue, body, time_zone=time_zone, priority=priority, headers=headers, paused=paused
     )

@@ -9,7 +9,7 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, ask, connected
 from airflow_provider_pgqueue.cli.options import duration
-from airflow_provider_pgqueue.cli.output import Row, counted, records, show_rows
+from airflow_provider_pgqueue.cli.output import Row, show_rows, status_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
@@ -39,7 +39,7 @@ def stats(settings: Settings, queue: str | None, exact: bool, window: timedelta)
     with connected(settings) as conn:
         finished, numbers = _finished(conn, window), run(conn, verbs.status(queue, exact=exact))
     seconds = max(window.total_seconds(), 0.001)
-    rows = [{**counted(row), **_rates(finished, row["queue_name"], seconds)} for row in records(numbers)]
+    rows = [{**row, **_rates(finished, row["queue_name"], seconds)} for row in status_rows(numbers)]
     # How far it was counted shows in a plus.
     show_rows(settings, "queues", rows, [name for name in (rows[0] if rows else ()) if name != "counted_up_to"])
 

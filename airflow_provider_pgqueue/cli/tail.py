@@ -71,8 +71,7 @@ def _finished(lasting: Lasting, queue: str | None, since: timedelta, poll_interv
     Each look goes back over the last half minute, because a message carries the time of its statement and appears
     with the commit; what came later than that is missed. A lost connection is opened again.
     """
-    row = lasting.conn.execute(query("command/moment_before"), [since], binary=True).fetchone()
-    begin: Any = row[0] if row else None
+    ((begin,),) = lasting.conn.execute(query("command/moment_before"), [since], binary=True).fetchall()
     newest, seen = begin, dict[tuple[int, Any], None]()
     while True:
         try:

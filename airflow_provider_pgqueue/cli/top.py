@@ -13,7 +13,7 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.options import duration
-from airflow_provider_pgqueue.cli.output import Row, console, counted, records, show_line, table
+from airflow_provider_pgqueue.cli.output import Row, console, show_line, status_rows, table
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import sparkline
 from airflow_provider_pgqueue.core import verbs
@@ -86,7 +86,7 @@ def _rows(conn: Connection, sort: str, room: int | None) -> list[Row]:
     """Return the queues that there is room for, or all of them, with their history."""
     rates = {row["queue_name"]: row for row in run(conn, verbs.queue_rates())}
     levels = run(conn, verbs.status())
-    rows = [_with_rates(row, rates.get(row["queue_name"])) for row in records(levels)]
+    rows = [_with_rates(row, rates.get(row["queue_name"])) for row in status_rows(levels)]
     rows.sort(key=lambda row: row["queue_name"])
     rows.sort(key=lambda row: _place(row, sort), reverse=sort != "queue_name")
     shown = rows[:room]
@@ -142,4 +142,4 @@ def _in_lines(rows: Sequence[Row], columns: Sequence[str], points: int) -> Any:
 
 def _drawn(row: Row, points: int) -> Row:
     lines = {name: sparkline(row[name][-points:]) for name in ("in", "out", "depths")}
-    return {**counted(row), **lines}
+    return {**row, **lines}

@@ -140,7 +140,7 @@ def worker(
     return status
 
 
-def load(path: str, gets: str, settings: Settings | None = None) -> Callable[..., Any]:
+def load(path: str, gets: str, settings: Settings) -> Callable[..., Any]:
     """Return the function that `module:function` names; a usage error if there is none, or it cannot take that."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -149,7 +149,7 @@ def load(path: str, gets: str, settings: Settings | None = None) -> Callable[...
         check_call(found, gets)
         return found
     except InvalidArgument as error:
-        if settings is not None and settings.debug and error.__cause__ is not None:
+        if settings.debug and error.__cause__ is not None:
             raise error.__cause__ from None
         raise click.UsageError(str(error)) from error
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.client import ZONED, has_nul, is_zoned, to_json
 from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.function import why_missing
+from airflow_provider_pgqueue.core.json_text import has_nul, to_json
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 
@@ -140,7 +138,11 @@ def timed(value: Any) -> str | None:
     return None
 
 
-moment: Final = _rule(is_zoned, ZONED)
+def _is_zoned(value: Any) -> bool:
+    return isinstance(value, datetime) and value.utcoffset() is not None
+
+
+moment: Final = _rule(_is_zoned, "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC).")
 """Judges what should be a time: without a time zone each session would read it in its own."""
 texts: Final = _rule(
     lambda value: isinstance(value, list | tuple) and all(text(one) is None for one in value), "Give a list of texts."
@@ -164,7 +166,7 @@ def moment_or_text(value: Any) -> str | None:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
         found = None
-    return None if is_zoned(found) else "Give a datetime with a time zone, or its ISO text."
+    return None if _is_zoned(found) else "Give a datetime with a time zone, or its ISO text."
 
 
 results: Final = _rule(
@@ -265,47 +267,10 @@ WAIT_TIMEOUT: Final = duration(timedelta(milliseconds=1), timedelta(days=3660))
 
 
 def function(value: Any) -> str | None:
-    """Judge a function, or its name as `module:function`, without importing the module.
-
-    Where the text of the module can be read, the function must be in it. The packages that the module is in are
-    imported, as Python finds no module without them.
-    """
+    """Judge a function, or its name as `module:function`, without importing the module."""
     if callable(value):
         return None
     module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not module or not name:
         return "Give a function, or its name as module:function, such as handlers:pack."
-    first = name.partition(".")[0]
-    try:
-        spec = find_spec(module)
-        if spec is None:
-            return f"There is no module {module!r}. Check its spelling and PYTHONPATH."
-        if module in sys.modules:
-            found = hasattr(sys.modules[module], first)
-        else:
-            found = _may_define(getattr(spec.loader, "get_source", lambda name: None)(module), first)
-    except SyntaxError as error:
-        return f"Line {error.lineno} of module {module!r} is not valid Python ({error.msg})."
-    except (Exception, SystemExit) as error:
-        # Importing the packages around it may raise anything.
-        return f"The module cannot be found ({type(error).__name__}). Check its spelling and PYTHONPATH."
-    return None if found else f"Module {module!r} has no {first!r}. Check its spelling."
-
-
-def _may_define(source: str | None, name: str) -> bool:
-    """Return whether the text of a module may bind a name; True if nobody can tell without running it."""
-    if source is None:
-        return True
-    words = {word for node in ast.walk(ast.parse(source)) for word in _bound(node)}
-    return not words.isdisjoint({name, "*", "__getattr__"})
-
-
-def _bound(node: ast.AST) -> tuple[str, ...]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return (name,)
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return tuple(one.asname or one.name.partition(".")[0] for one in names)
-        case ast.Name(id=name, ctx=ast.Store()):
-            return (name,)
-    return ()
+    return why_missing(module, name)

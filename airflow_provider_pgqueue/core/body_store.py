@@ -18,10 +18,10 @@ from typing import Any, Final, Protocol, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from airflow_provider_pgqueue.core.client import JsonText, fetch, to_json
-from airflow_provider_pgqueue.core.connection import read_json
+from airflow_provider_pgqueue.core.client import fetch
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import BodyUnavailable, InvalidArgument, MessageTooLarge, refused
+from airflow_provider_pgqueue.core.json_text import JsonText, read_json, to_json
 from airflow_provider_pgqueue.core.message import DeadMessage, Message, Unreadable
 from airflow_provider_pgqueue.core.query import query
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
@@ -28,7 +27,7 @@ from airflow_provider_pgqueue.core.errors import (
     SchemaTooOld,
     translate,
 )
-from airflow_provider_pgqueue.core.message import Unreadable
+from airflow_provider_pgqueue.core.json_text import read_json
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.core.query import query
 
@@ -143,15 +142,6 @@ def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
         set_json_loads(read_json, conn)
 
 
-def read_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text, or an Unreadable if Python cannot read it."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        # PostgreSQL takes numbers of any length and nests thousands deep. The texts of both errors quote nothing.
-        return Unreadable(f"{type(error).__name__}: {error}")
-
-
 def check_version(conn: psycopg.Connection[Any]) -> None:
     """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless this package can work with the schema.
 
@@ -179,13 +169,13 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     """Return the newest migration, and the oldest version whose packages may work next to it."""
     try:
         # A transaction of its own, so that an error does not spoil the caller's.
-        with conn.transaction():
-            row = conn.execute(query("install/versions")).fetchone()
+        with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+            ((newest, oldest),) = cursor.execute(query("install/versions")).fetchall()
     except psycopg.Error as error:
         if error.sqlstate not in _UNDEFINED:
             raise translate(error) from error
         raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL) from error
-    return (int(row[0]), int(row[1])) if row else (0, 0)
+    return newest, oldest
 
 
 def process_name() -> str:

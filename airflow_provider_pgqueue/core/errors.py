@@ -13,7 +13,8 @@ PgQueueError
  |    +-- InvalidOutcome      a handler returned something that is not an outcome
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
- +-- BodyUnavailable         a body that is kept outside of the database is out of reach, or not what was published
+ +-- BodyUnavailable          a body that is kept outside of the database is out of reach, or not what was published
+ +-- DispatchNotFound         the run has no dispatch, or another run has its messages
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
@@ -316,11 +317,13 @@ _FIXES_BY_SQLSTATE: Final[dict[str, str]] = {
 }
 
 
-def translate(error: psycopg.Error) -> Exception:
-    """Return the PgQueueError for an error of the driver, or the same error if there is none for it.
+def translate(error: Exception) -> Exception:
+    """Return the PgQueueError for an error of the driver, or the same error if there is none for it, or it is another.
 
     The driver's error, which stays the cause, loses what may quote a body; its `diag` keeps it.
     """
+    if not isinstance(error, psycopg.Error):
+        return error
     _forget_values(error)
     state, text = error.sqlstate, text_without_values(error)
     if state in _BY_SQLSTATE:
@@ -370,7 +373,7 @@ def refused(
     :param verb: the function that was called.
     :param wants: the group role that may do what was tried, if it was not a verb.
     """
-    known = translate(error) if isinstance(error, psycopg.Error) else error
+    known = translate(error)
     driver = error if isinstance(error, psycopg.Error) else error.__cause__
     # What the schema itself refuses has its fix as a hint.
     if isinstance(known, PermissionDenied) and not (isinstance(driver, psycopg.Error) and driver.diag.message_hint):
@@ -404,7 +407,7 @@ def why_again(error: Exception, *, had_one: bool = True) -> str:
 
     Without `had_one` there was no connection yet.
     """
-    known = translate(error) if isinstance(error, psycopg.Error) else error
+    known = translate(error)
     driver = error if isinstance(error, psycopg.Error) else error.__cause__
     if isinstance(known, InUse) or (
         isinstance(known, ConnectionFailed) and getattr(driver, "sqlstate", None) in _TRANSIENT

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import functools
 import importlib
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
@@ -15,11 +18,16 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 _GENERATORS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
-def load_function(path: str) -> Callable[..., Any]:
-    """Import and return the function that `module:function` names; InvalidArgument if there is none."""
-    module_name, _, name = path.partition(":")
+def load_function(given: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Import and return the function that `module:function` names, and a function as it is.
+
+    InvalidArgument if there is none of this name.
+    """
+    if not isinstance(given, str):
+        return given
+    module_name, _, name = given.partition(":")
     if not module_name or not name:
-        raise InvalidArgument(f"{path!r} names no function. Write module:function, such as handlers:pack.")
+        raise InvalidArgument(f"{given!r} names no function. Write module:function, such as handlers:pack.")
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
@@ -34,6 +42,48 @@ def load_function(path: str) -> Callable[..., Any]:
         raise InvalidArgument(f"module {module_name!r} has no function {name!r}. Check its spelling.")
     function: Callable[..., Any] = found
     return function
+
+
+def why_missing(module: str, name: str) -> str | None:
+    """Return how to fix the name of a function that is not in a module; None if it may be there.
+
+    The module is not imported. Where its text can be read, the function must be in it. The packages that it is in are
+    imported, as Python finds no module without them.
+    """
+    first = name.partition(".")[0]
+    try:
+        spec = find_spec(module)
+        if spec is None:
+            return f"There is no module {module!r}. Check its spelling and PYTHONPATH."
+        if module in sys.modules:
+            found = hasattr(sys.modules[module], first)
+        else:
+            found = _may_define(getattr(spec.loader, "get_source", lambda name: None)(module), first)
+    except SyntaxError as error:
+        return f"Line {error.lineno} of module {module!r} is not valid Python ({error.msg})."
+    except (Exception, SystemExit) as error:
+        # Importing the packages around it may raise anything.
+        return f"The module cannot be found ({type(error).__name__}). Check its spelling and PYTHONPATH."
+    return None if found else f"Module {module!r} has no {first!r}. Check its spelling."
+
+
+def _may_define(source: str | None, name: str) -> bool:
+    """Return whether the text of a module may bind a name; True if nobody can tell without running it."""
+    if source is None:
+        return True
+    words = {word for node in ast.walk(ast.parse(source)) for word in _bound(node)}
+    return not words.isdisjoint({name, "*", "__getattr__"})
+
+
+def _bound(node: ast.AST) -> tuple[str, ...]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return tuple(one.asname or one.name.partition(".")[0] for one in names)
+        case ast.Name(id=name, ctx=ast.Store()):
+            return (name,)
+    return ()
 
 
 def check_call(

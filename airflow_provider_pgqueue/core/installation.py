@@ -193,10 +193,10 @@ def leave_out_roles(conn: Connection) -> None:
 def check_owner(conn: Connection) -> None:
     """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
     if conn.execute(query("install/is_owned")).rowcount != 1:
-        row = conn.execute(query("install/right_to_make_roles")).fetchone()
+        ((statement,),) = conn.execute(query("install/right_to_make_roles")).fetchall()
         raise PermissionDenied(
             f"role {conn.info.user!r} could not give schema messages to messages_owner",
-            f"Install again after {row[0]}, or install as a superuser." if row else None,
+            f"Install again after {statement}, or install as a superuser.",
         )
 
 

@@ -99,7 +99,7 @@ class Listener:
                         await self._wait(conn, hears, next_in)
             except (psycopg.Error, ConnectionFailed, TimeoutError, OSError) as error:
                 if _is_permanent(error):
-                    raise (translate(error) if isinstance(error, psycopg.Error) else error) from error
+                    raise translate(error) from error
                 failures += 1
                 pause = pause_after(failures)
                 log.warning("%s: %s; next try in %.1f s", self._name, why_again(error, had_one=had_one), pause)
@@ -108,9 +108,9 @@ class Listener:
     async def _listen(self, conn: AsyncConnection) -> bool:
         """LISTEN before the first look; return whether notifications can arrive at all."""
         async with asyncio.timeout(_PATIENCE):
-            row = await (await conn.execute(query("backend_pid"))).fetchone()
+            ((pid,),) = await (await conn.execute(query("backend_pid"))).fetchall()
             # A pooler in transaction mode makes up the process id that it gives to a client.
-            if row is None or row[0] != conn.info.backend_pid:
+            if pid != conn.info.backend_pid:
                 if not self._warned_of_pooler:
                     self._warned_of_pooler = True
                     log.warning(
@@ -130,26 +130,24 @@ class Listener:
             return await self._look(conn)
 
     async def _wait(self, conn: AsyncConnection, hears: bool, next_in: timedelta | None) -> None:
-        """Return when it is time to look again."""
+        """Return when it is time to look. After a ring this looks itself, and the look that follows it is the last."""
         # The interval varies, so that processes that started together do not look together forever.
-        pause = self._poll_interval * random.uniform(0.9, 1.0)
-        if next_in is not None:
-            pause = min(pause, max(next_in.total_seconds(), 0.001))
+        pause = _seconds(next_in, at_most=self._poll_interval * random.uniform(0.9, 1.0))
         started = asyncio.get_running_loop().time()
         rung = await self._rings(conn, hears, pause)
         gap = self._min_gap - (asyncio.get_running_loop().time() - started)
         if gap > 0:
             await asyncio.sleep(gap)
-        if rung:
-            if self._on_ring is not None:
-                await self._bell(conn, _AFTER_RING, stop_after=None)
+        if not rung:
+            return
+        if self._on_ring is None:
             next_in = await self._look_in_time(conn)
-            soon = _TRAILING_LOOK if next_in is None else max(next_in.total_seconds(), 0.001)
-            trailing = min(_TRAILING_LOOK, soon)
-            if self._on_ring is not None:
-                await self._bell(conn, trailing, stop_after=None)
-            else:
-                await self._rings(conn, hears, trailing)
+            await self._rings(conn, hears, _seconds(next_in, at_most=_TRAILING_LOOK))
+        else:
+            # Whoever was rung for looks first; more rings go to it, and do not end the pause.
+            await self._bell(conn, _AFTER_RING, stop_after=None)
+            next_in = await self._look_in_time(conn)
+            await self._bell(conn, _seconds(next_in, at_most=_TRAILING_LOOK), stop_after=None)
 
     async def _rings(self, conn: AsyncConnection, hears: bool, pause: float) -> bool:
         """Wait for a NOTIFY, a nudge or the end of the pause; return whether a NOTIFY came."""
@@ -185,6 +183,11 @@ class Listener:
                 if self._on_ring is not None:
                     self._on_ring()
         return rung
+
+
+def _seconds(next_in: timedelta | None, *, at_most: float) -> float:
+    """Return the seconds until something becomes ready, where that is known and soon."""
+    return at_most if next_in is None else min(at_most, max(next_in.total_seconds(), 0.001))
 
 
 def _is_permanent(error: Exception) -> bool:

@@ -16,6 +16,8 @@ DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 DEAD_RESULTS: Final = get_args(DeadResult)
 Result = Literal["success", DeadResult, "cancelled"]
 RESULTS: Final = get_args(Result)
+Counted = Literal["depth", "ready", "leased", "delayed", "dead"]
+COUNTED: Final = get_args(Counted)
 
 
 class Duplicate(int):
@@ -207,7 +209,7 @@ class QueueStatus:
     limited_until: datetime | None
     broken_since: datetime | None
 
-    def seen(self, name: Literal["depth", "ready", "leased", "delayed", "dead"]) -> int:
+    def seen(self, name: Counted) -> int:
         """Return a number as people see it: `10,000+` where there are more than were counted."""
         return seen(getattr(self, name), self.dead if name == "dead" else self.depth, self.counted_up_to)
 

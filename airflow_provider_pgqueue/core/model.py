@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Rejected, RejectMessage, outcomes_by_id
-from airflow_provider_pgqueue.core.repair.validator import load_validator
+from airflow_provider_pgqueue.core.repair.validator import MatchesSchema
 
 Reader = Callable[[Any], Any]
 """Makes a value of a body, or raises RejectMessage with what is wrong with it, which never quotes the body."""
@@ -21,7 +22,7 @@ def load_model(given: Any) -> Reader:
     :param given: a pydantic model, which makes a body an instance of it; or the path of a `.json` file with a JSON
         Schema, which leaves the body as it is.
     """
-    return _with_schema(given) if isinstance(given, str) else _with_pydantic(given)
+    return _with_schema(MatchesSchema.of(Path(given))) if isinstance(given, str) else _with_pydantic(given)
 
 
 def each_with_model(handle: Callable[[Message], Any], read: Reader) -> Callable[[Message], Any]:
@@ -45,11 +46,9 @@ def all_with_model(handle_batch: Callable[[list[Message]], Any], read: Reader) -
     return handle
 
 
-def _with_schema(path: str) -> Reader:
-    validate = load_validator(path)
-
+def _with_schema(schema: MatchesSchema) -> Reader:
     def read(body: Any) -> Any:
-        if validate and (problem := validate(body)):
+        if problem := schema(body):
             raise RejectMessage(problem)
         return body
 

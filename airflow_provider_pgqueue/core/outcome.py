@@ -106,17 +106,10 @@ ErrorRules = Mapping[type[BaseException], "type[Rejected] | type[Failed] | type[
 """What becomes of a message whose handler raises an error of a class, or of one that inherits from it."""
 
 
-def outcome_of(
-    error: BaseException,
-    *,
-    rules: ErrorRules | None = None,
-    delay: Duration | None = None,
-    failure: dict[str, str] | None = None,
-) -> Rejected | Failed | Retry:
+def outcome_of(error: BaseException, rules: ErrorRules | None = None) -> Rejected | Failed | Retry:
     """Return the outcome of a message whose handler raised, as the rule for the nearest class of the error says.
 
-    Without a rule, RejectMessage becomes Rejected, and all else a Retry after `delay`. `failure` describes the error,
-    if the caller has its description already.
+    Without a rule, RejectMessage becomes Rejected, and all else a Retry after the back-off of the queue.
     """
     rule = next((rules[kind] for kind in type(error).__mro__ if kind in rules), None) if rules else None
     if rule is None and isinstance(error, RejectMessage):
@@ -126,10 +119,10 @@ def outcome_of(
     text = storable(f"{type(error).__name__}: {text_of(error)}"[:4000])
     if rule is Rejected:
         return Rejected(text)
-    failure = failure or describe(error)
+    failure = describe(error)
     if isinstance(rule, Retry):
         return replace(rule, details=rule.details or text, failure=rule.failure or failure)
-    return Retry(delay, text, failure=failure) if rule is None else Failed(text, failure)
+    return Retry(details=text, failure=failure) if rule is None else Failed(text, failure)
 
 
 def checked(message: Message, outcome: Any) -> Outcome:

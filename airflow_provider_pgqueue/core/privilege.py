@@ -25,17 +25,13 @@ _OF_A_QUEUE: Final = {"publisher": "publish", "consumer": "consume", "observer":
 
 @cache
 def _by_function() -> Mapping[str, str]:
+    """Return by function the group role with the fewest privileges that may call it, without its prefix."""
     known: dict[str, str] = {}
     for roles, names in _LISTED.findall((sql_folder() / "grants.sql").read_text()):
         # Any role will do.
         groups = [group for group in _GROUPS if group in roles.split()] or ["observer"] * (roles == "every")
         known |= dict.fromkeys(names.split(), groups[0]) if groups else {}
     return known
-
-
-def group_of(function: str) -> str | None:
-    """Return the group role with the fewest privileges that may call a function, without its prefix."""
-    return _by_function().get(function)
 
 
 def lacking(problem: str, wants: str | None = None) -> str | None:
@@ -47,7 +43,7 @@ def lacking(problem: str, wants: str | None = None) -> str | None:
     kind, name = refused.groups() if refused else ("", "")
     if kind == "schema":
         return wants if name == "messages" else None
-    return group_of(name) if kind == "function" else _TABLES.get(name)
+    return (_by_function() if kind == "function" else _TABLES).get(name)
 
 
 def fix_of(
@@ -66,7 +62,7 @@ def fix_of(
     refused = _REFUSED.search(problem)
     kind, name = refused.groups() if refused else ("", "")
     function = name if kind == "function" else verb or None
-    group = lacking(problem, group_of(verb) or wants)
+    group = lacking(problem, _by_function().get(verb, wants))
     if group is None:
         return None
     if isinstance(conn, psycopg.Connection) and conn.info.transaction_status in (
@@ -87,9 +83,5 @@ def fix_of(
             row = None
         if row is not None:
             return str(row[0])
-    return grant(group, conn.info.user)
-
-
-def grant(group: str, login: str) -> str:
-    """Return the statement that makes a login a member of a group role."""
+    login = conn.info.user
     return f"GRANT messages_{group} TO " + (login if _PLAIN.fullmatch(login) else '"' + login.replace('"', '""') + '"')

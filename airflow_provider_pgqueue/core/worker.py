@@ -7,9 +7,10 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -21,8 +22,7 @@ from airflow_provider_pgqueue.core.client import run, run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async, pause_after
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
-from airflow_provider_pgqueue.core.consumer.loop import Consumer
-from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.consumer.loop import Consumer, Loop
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InUse, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
@@ -70,7 +70,7 @@ class Worker:
     if the connection breaks meanwhile, it tries one more.
     `kill -9` loses nothing, because the leases expire.
 
-    InvalidArgument, before anything is leased, for a handler or `retry_delay` that cannot be called with what it gets.
+    InvalidArgument, before anything is leased, for a handler that cannot be called with what it gets.
 
     :param conninfo: libpq connection string or URL.
     :param consumer: the queue, the handler, the batch size and the length of a lease.
@@ -91,7 +91,6 @@ class Worker:
     def __post_init__(self) -> None:
         check_call(self.consumer.handle, "a message")
         check_call(self.consumer.handle_batch, "a list of messages")
-        check_call(self.consumer.retry_delay, "a number of attempts")
         check({"poll_interval": self.poll_interval}, {"poll_interval": timed})
         self._poll_seconds = seconds(self.poll_interval)
 
@@ -113,11 +112,10 @@ class Worker:
                     # Check after each reconnection, because the schema may have been upgraded meanwhile.
                     with (
                         connect(self.conninfo, check_schema=True, application_name="pgqueue worker") as conn,
-                        # All drains share one, because starting its thread delays the first message.
-                        closing(Renewal()) as renewal,
+                        self._loop(conn, breaker) as loop,
                     ):
                         self._finish_lease(conn)
-                        self._serve(conn, renewal, until_empty, breaker)
+                        self._serve(conn, loop, until_empty)
                     break
                 except (ConnectionFailed, InUse, psycopg.OperationalError) as error:
                     self._failures += 1
@@ -128,21 +126,22 @@ class Worker:
                 self._finish_at_last(self._lease)
         return self.counts
 
-    def _serve(self, conn: psycopg.Connection[Any], renewal: Renewal, until_empty: bool, breaker: Breaker) -> None:
-        intake, fruitless = self.consumer.intake(conn), 0
+    def _loop(self, conn: psycopg.Connection[Any], breaker: Breaker) -> Loop:
+        return Loop(
+            self.consumer,
+            conn,
+            breaker=breaker,
+            counts=self.counts,
+            on_lease=self._note_lease,
+            on_batch=self._note_success,
+        )
+
+    def _serve(self, conn: psycopg.Connection[Any], loop: Loop, until_empty: bool) -> None:
+        fruitless = 0
         while not self._stopping:
             before = self.counts.total()
             try:
-                self.consumer.drain(
-                    conn,
-                    stop=lambda: self._stopping,
-                    breaker=breaker,
-                    on_batch=self._note_success,
-                    on_lease=self._note_lease,
-                    intake=intake,
-                    renewal=renewal,
-                    counts=self.counts,
-                )
+                loop.drain(stop=lambda: self._stopping)
             except QueuePaused as error:
                 # A worker outlives a pause: resume_queue rings.
                 log.info("%s", error)
@@ -155,7 +154,7 @@ class Worker:
                 # the first: that ring may have been for what the drain before it took already.
                 self._told_to_stop.wait(_AFTER_NOTHING)
             # A ring during the work leads to another look.
-            self._doorbell.wait(self._until_next(conn, fruitless) if intake.limits_rate else self._poll_seconds)
+            self._doorbell.wait(self._until_next(conn, fruitless) if loop.limits_rate else self._poll_seconds)
 
     def _until_next(self, conn: psycopg.Connection[Any], fruitless: int) -> float:
         """Return how many seconds to wait at most, where nobody rings when the next lease may begin."""
@@ -203,8 +202,15 @@ class Worker:
         if until_empty:
             yield
             return
+        # The ring may be for another queue. But asking first would cost one more round trip than leasing at once.
+        listener = Listener(
+            partial(connect_async, self.conninfo, application_name="pgqueue listener"),
+            self._look,
+            poll_interval=self._poll_seconds,
+            on_ring=self._doorbell.ring,
+        )
         loop = asyncio.new_event_loop()
-        listening = loop.create_task(self._listen())
+        listening = loop.create_task(listener.run())
         thread = threading.Thread(
             target=self._run_listener,
             args=(loop, listening),
@@ -228,16 +234,6 @@ class Worker:
             log.warning("not listening (%s): polling every %.0f s", error, self._poll_seconds)
         finally:
             loop.close()
-
-    async def _listen(self) -> None:
-        # The ring may be for another queue. But asking first would cost one more round trip than leasing at once.
-        listener = Listener(
-            self._connect_listener, self._look, poll_interval=self._poll_seconds, on_ring=self._doorbell.ring
-        )
-        await listener.run()
-
-    async def _connect_listener(self) -> AsyncConnection:
-        return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
         found = await run_async(conn, self._question())

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.errors import InUse
 from airflow_provider_pgqueue.core.message import Dispatch, Message
-from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.dispatch import dag_runs

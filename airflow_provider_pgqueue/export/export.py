@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, TypeVar
 
 import adbc_driver_manager as adbc
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core.argument import check, several, whole
-from airflow_provider_pgqueue.core.client import ZERO
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -34,7 +34,7 @@ def export_archive(
     *,
     target: str,
     parallelism: int = 4,
-    older_than: Duration = ZERO,
+    older_than: Duration = timedelta(0),
     partitions: Sequence[str] = (),
     drop: bool = False,
 ) -> Summary:

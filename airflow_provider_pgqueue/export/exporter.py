@@ -21,7 +21,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, duration
-from airflow_provider_pgqueue.core.client import ZERO, run
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
@@ -53,7 +53,7 @@ _TRIES: Final = 3
 _DROPPED: Final = "dropped"
 SAFE: Final = "Nothing was dropped that is not exported."
 NAME: Final = "pgqueue export"  # of its sessions
-RULES: Final[Mapping[str, Rule]] = {"older_than": duration(ZERO, timedelta(days=36_500))}
+RULES: Final[Mapping[str, Rule]] = {"older_than": duration(timedelta(0), timedelta(days=36_500))}
 Connection = psycopg.Connection[Any]
 Summary = dict[str, Any]
 _Item = TypeVar("_Item")

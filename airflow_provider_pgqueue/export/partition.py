@@ -7,14 +7,14 @@ import random
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import ZERO, run
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.progress import watching
@@ -75,7 +75,7 @@ class Partition:
 
 
 def closed_partitions(
-    conn: psycopg.Connection[Any], *, older_than: Duration = ZERO, names: Collection[str] = ()
+    conn: psycopg.Connection[Any], *, older_than: Duration = timedelta(0), names: Collection[str] = ()
 ) -> list[Partition]:
     """Return the partitions whose time ended so long ago, or those with these names; oldest first.
 

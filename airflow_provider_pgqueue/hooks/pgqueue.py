@@ -18,7 +18,7 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.connection import conninfo_of
 from airflow_provider_pgqueue.core.consumer.intake import NEEDED
 from airflow_provider_pgqueue.core.consumer.lease import Lease
@@ -26,7 +26,6 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Success, outcome_of
-from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 from airflow_provider_pgqueue.hooks.connection_id import CONNECTION_STRING, NAME_IT

@@ -19,7 +19,8 @@ from airflow_provider_pgqueue.core.argument import (
     topic,
     whole,
 )
-from airflow_provider_pgqueue.core.client import Statement, run_async
+from airflow_provider_pgqueue.core.client import run_async
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import check_arguments
 from airflow_provider_pgqueue.tasks.telemetry import NAMES, task_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -13,11 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
-    LEASE_FOR,
     Rule,
     check,
-    duration,
-    error_rules,
     function,
     named,
     optional,
@@ -28,7 +24,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
-from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.consumer.loop import RULES, Consumer, Loop
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
@@ -117,17 +113,13 @@ class PgQueueConsumeOperator(WaitingTask):
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
+        **RULES,
         "apply_function": optional(function),
         "apply_function_batch": optional(function),
         "op_args": positional,
         "op_kwargs": optional(named),
         "model": optional(_model),
-        "batch_size": whole(1, 10_000),
         "max_messages": optional(whole(1, 10**12)),
-        "lease_for": optional(LEASE_FOR),
-        "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
-        "give_up_after": optional(whole(0, 10**6)),
-        "on_error": optional(error_rules),
         "fail_on_failed": optional(share_or_number),
     }
     # Not an Event, whose lock a second signal inside its `set` would wait for.
@@ -184,17 +176,14 @@ class PgQueueConsumeOperator(WaitingTask):
         self._hook = PgQueueHook(self.pgqueue_conn_id)
         consumer = self._consumer(name_of(context))
         breaker = Breaker(self.queue_name, self.give_up_after)
+        record = self._telemetry.record_batch
         try:
-            with self._hook.connect() as conn:
+            with (
+                self._hook.connect() as conn,
+                Loop(consumer, conn, breaker=breaker, on_lease=self._hold, on_batch=record) as loop,
+            ):
                 self._take_over(context, conn)
-                counts = consumer.drain(
-                    conn,
-                    max_messages=self.max_messages,
-                    stop=lambda: self._stopping,
-                    on_lease=self._hold,
-                    on_batch=self._telemetry.record_batch,
-                    breaker=breaker,
-                )
+                counts = loop.drain(max_messages=self.max_messages, stop=lambda: self._stopping)
         finally:
             self._finished.set()
         if self._stopping:
@@ -247,7 +236,7 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def _handler(self, given: Any) -> Callable[..., Any]:
         """Return the function of the user, or the one of this name, as one that takes nothing but what is handled."""
-        found: Callable[..., Any] = load_function(given) if isinstance(given, str) else given
+        found = load_function(given)
         if isinstance(given, str):
             # It is known only now, before a message is leased.
             self._check_call(found)

@@ -16,20 +16,16 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.argument import (
     Rule,
-    duration,
-    number,
     optional,
     text,
     texts,
     topic_pattern,
-    truth,
-    whole,
 )
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator, keep
-from airflow_provider_pgqueue.core.repair.repair import check_chosen
+from airflow_provider_pgqueue.core.repair.repair import RULES, check_chosen
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -127,6 +123,7 @@ class PgQueueRequeueOperator(QueueTask):
     writes_queue = True
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
+        **RULES,
         "queue_name": optional(argument.queue_name),
         "function": optional(argument.function),
         "validator": optional(_validator),
@@ -139,15 +136,7 @@ class PgQueueRequeueOperator(QueueTask):
         "headers": optional(argument.json_object),
         "since": optional(argument.moment_or_text),
         "until": optional(argument.moment_or_text),
-        "max_messages": optional(whole(1, 10_000_000)),
-        "max_requeues": optional(whole(1, 32_767)),
-        "max_per_second": optional(number(0.001, 10**9)),
-        "canary": whole(0, 10**12),
-        "stop_when_failing": number(0.001, 100, "percent"),
-        "canary_wait": duration(timedelta(0), timedelta(days=366)),
-        "delay": duration(timedelta(0), timedelta(days=366)),
         "fail_on": _outcomes,
-        "dry_run": truth,
     }
     idle_without: ClassVar[Mapping[str, str]] = {"stop_when_failing": "canary", "canary_wait": "canary"}
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_provider_pgqueue.core.argument import Rule, a_type, json_value
-from airflow_provider_pgqueue.core.client import all_to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call_without
+from airflow_provider_pgqueue.core.json_text import all_to_json
 from airflow_provider_pgqueue.tasks.publish import PublishTask
 
 if TYPE_CHECKING:

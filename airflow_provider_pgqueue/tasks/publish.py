@@ -28,9 +28,10 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.core.body_store import BodyStore
-from airflow_provider_pgqueue.core.client import JsonText, run
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.json_text import JsonText
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.tuning import TUNING

@@ -43,7 +43,7 @@ class ConsumerTelemetry:
     """Counts what a consumer leases and how its messages end, times how long they waited, and watches its handler.
 
     The consumer calls `handle` or `handle_batch` in place of the `handler`, which times each call and puts it in a
-    span. `record_lease` and `record_batch` are for the hooks of `Consumer.drain`.
+    span. `record_lease` and `record_batch` are for the hooks of a `Loop`.
     """
 
     queue_name: str

@@ -15,8 +15,9 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Request
 from starlette.responses import RedirectResponse, Response
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText, run
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
+from airflow_provider_pgqueue.core.json_text import JsonText
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.web import dead, fields, policy

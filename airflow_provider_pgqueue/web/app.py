@@ -136,7 +136,7 @@ def _misspelt(request: Request, error: Any) -> Response:
 
 
 def _failed(request: Request, error: Any) -> Response:
-    known = translate(error) if isinstance(error, psycopg.Error) else error
+    known = translate(error)
     if isinstance(known, errors.ConnectionFailed) and not person_of(request).may_act and _is_of_libpq(known, error):
         known = errors.ConnectionFailed("the database of the queues cannot be reached", _UNTOLD)
     return error_page(request, *_told(known))

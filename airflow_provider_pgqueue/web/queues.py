@@ -11,9 +11,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import Statement, run
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Finding, QueueStatus, Row
 from airflow_provider_pgqueue.core.quantity import AtLeast, seen
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.web.fields import choices, whole_number
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, site_of

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Consumer, InvalidArgument, Lease, LeaseLost, Rejected, verbs
+from airflow_provider_pgqueue.core.consumer.loop import Loop
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -214,7 +215,8 @@ def test_what_two_threads_give_back_at_once_is_lost_to_neither(
             lease._calling = Beaten(lease._calling, place, lambda: lease.give_back(conn))  # type: ignore[assignment]
 
         consumer = Consumer(queue_name="orders", handle=lambda message: handled.append(message.body), batch_size=5)
-        counts = consumer.drain(own, stop=lambda: bool(handled), on_lease=hold)
+        with Loop(consumer, own, on_lease=hold) as loop:
+            counts = loop.drain(stop=lambda: bool(handled))
     assert counts == {"success": 1}, (
         "what the other thread settled is not lost, and what it released is not counted twice"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from airflow_provider_pgqueue.core.client import ZERO
 from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.export.export import Threads
@@ -75,7 +75,7 @@ def amid(dsn: str, target: Path) -> Export:
         to: type[Target] = Target,
     ) -> dict[str, Any]:
         exporter = Disturbed(database(dsn), to.open(str(target)), for_each, before, after)
-        return exporter.all(ZERO, partitions, drop=drop)
+        return exporter.all(timedelta(0), partitions, drop=drop)
 
     return export
 

@@ -17,8 +17,8 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, run, verbs
-from airflow_provider_pgqueue.core.client import one
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UnremediedMessages
+from airflow_provider_pgqueue.core.statement import one
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.export.chunk import checksum_of
 from airflow_provider_pgqueue.export.connection import Database

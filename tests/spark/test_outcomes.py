@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.core.consumer.settle import Held, Outcomes
+from airflow_provider_pgqueue.core.consumer.held import Held, Outcomes
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes

@@ -225,7 +225,7 @@ class Workers(Actor):
         queue = {"a": "a_groups", "b": "b_orders", "l": "a_long"}[self.name[0]]
         consumer = Consumer(
             queue_name=queue, handle=self.handle, batch_size=20, lease_for=LEASE, handled_by=self.name,
-            retry_delay=lambda attempts: timedelta(milliseconds=50), bodies=self.bodies,
+            on_error={Exception: Retry(timedelta(milliseconds=50))}, bodies=self.bodies,
             handler_timeout=LEASE / 3 if queue == "a_long" else None,
         )  # fmt: skip
         while not self.stopping.is_set():

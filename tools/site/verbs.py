@@ -27,7 +27,7 @@ def reference() -> str:
     return "\n".join(
         _SECTION.format(title=titles[shelf], module=f"{verbs.__name__}.{shelf}", members=", ".join(names))
         for shelf, names in members.items()
-        if names and shelf != "client"
+        if names and shelf != "statement"
     )
 
 

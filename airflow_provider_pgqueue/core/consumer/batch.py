@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -14,26 +12,27 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core.body_store import BodyStore, bytes_elsewhere
-from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.held import OPEN
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
-from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
+from airflow_provider_pgqueue.core.consumer.settler import Settler
 from airflow_provider_pgqueue.core.errors import (
     HandlerBroken,
     InvalidOutcome,
     LeaseLost,
-    PgQueueError,
     TransactionLeftOpen,
 )
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
+    ErrorRules,
     Outcome,
     Rejected,
     Retry,
     checked,
     describe,
+    outcome_of,
     outcomes_by_id,
     storable,
 )
@@ -42,97 +41,34 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
-# Settling each message at once would cost a commit for each; settling only at the end of a batch would let a killed
-# consumer of slow messages repeat them all.
-_SETTLE_EVERY: Final = 1.0  # seconds
 _IDLE: Final = TransactionStatus.IDLE
 
 Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Settler:
-    """Settles what was handled of a lease: what comes in within a second together, and the rest at the end.
+class _Unusable(Exception):
+    """What a batch handler returned, unlike what it raises, says nothing about its messages."""
 
-    :param counts: how messages ended is added here.
-    """
-
-    lease: Held
-    breaker: Breaker
-    counts: Counter[str]
-    _due: float = field(init=False, default_factory=lambda: time.monotonic() + _SETTLE_EVERY)
-
-    def gather(self, id_: int, outcome: Outcome) -> None:
-        """Settle the message with this outcome, later."""
-        # In the lease, for whoever settles it next to a handler that hangs.
-        self.lease.handled[id_] = outcome
-
-    def judge(self, ids: Iterable[int]) -> None:
-        """Tell the breaker the outcomes of one call, after all are gathered, because it may raise at any of them."""
-        for id_ in ids:
-            self.breaker.record(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
-
-    def leave(self, ids: Sequence[int], why: TimeIsUp) -> None:
-        """Stop renewing the messages of a call that hangs."""
-        self.lease.expire(ids)
-        self.counts["timed_out"] += len(ids)
-        self.breaker.record_hanging(ids, why)
-
-    def settle_when_due(self) -> None:
-        """Settle what is gathered if that was last done a second ago."""
-        if time.monotonic() >= self._due:
-            self.settle()
-            self._due = time.monotonic() + _SETTLE_EVERY
-
-    def settle(self) -> None:
-        """Settle what is gathered, and count it."""
-        lease = self.lease
-        if not lease.handled:
-            return
-        lease.finish(lease.handled)
-        # Cleared only now: after an error it is tried again.
-        counted = self._count()
-        for id_ in sorted(lease.unkept & counted):
-            self.breaker.record_unkept(id_, attempts=lease.attempt(id_))
-
-    def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
-        """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
-        try:
-            # What was handled has had its effect: it must not be delivered again because of what came after it, nor
-            # because a first call failed, for example after lock_timeout.
-            self.settle()
-        except (PgQueueError, psycopg.Error) as failed:
-            # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
-            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
-            held = self.lease.held_ids
-            ended = {id_: outcome for id_, outcome in self.lease.handled.items() if id_ not in held}
-            self.counts.update(self.lease.ends(ended))
-        finally:
-            self.lease.release_after(error, begun=begun)
-
-    def _count(self) -> set[int]:
-        """Count what was handled, which is settled by now, and return the ids."""
-        lease = self.lease
-        handled, lease.handled = lease.handled, {}
-        self.counts.update(lease.ends(handled))
-        return set(handled)
+    def __init__(self, reason: InvalidOutcome) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Batch(Settler):
     """The messages of a lease, to be handled and settled.
 
-    :param outcome: returns what becomes of a message whose handler raised; it may get the description of the error.
+    :param on_error: what becomes of a message whose handler raised, by class of the error.
     :param bodies: reads the bodies that a folder keeps.
     :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     """
 
     handle: Handler | None
     handle_batch: BatchHandler | None
-    outcome: Callable[[Message, BaseException, dict[str, str] | None], Outcome]
     lease: Lease
     caller: Caller | None
+    on_error: ErrorRules | None = None
     bodies: BodyStore | None = None
     _began_all: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
@@ -201,7 +137,7 @@ class Batch(Settler):
                 part.append(bodies.read(message))
                 room -= size
             except Exception as error:
-                self._record(message, self.outcome(message, error, None))
+                self._record(message, outcome_of(error, self.on_error))
         if part:
             yield part
 
@@ -232,13 +168,13 @@ class Batch(Settler):
                 continue
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
-                self._record(message, self.outcome(message, error, None))
+                self._record(message, outcome_of(error, self.on_error))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
                 # would end on it too.
-                self.gather(message.id, self.outcome(message, error, None))
+                self.gather(message.id, outcome_of(error, self.on_error))
                 self.judge([message.id])
                 raise
             else:
@@ -252,40 +188,35 @@ class Batch(Settler):
             self.lease.in_hand, self._began_all = set(), False
             return
         self._began_all = True
-        # The handler gets a list of its own, because it may empty it.
-        given = messages.copy()
-        outcomes: Mapping[int, Outcome | None] | None = None
-        invalid: InvalidOutcome | None = None
 
-        def call(given: list[Message]) -> Mapping[int, Outcome | None] | None:
-            nonlocal invalid
+        def call(given: list[Message]) -> Mapping[int, Outcome | None]:
             returned = caller.call(handle_batch, given, len(given)) if caller else handle_batch(given)
             try:
                 # Part of the call: a generator runs now, and a mapping of the handler's own may do anything.
                 return outcomes_by_id(messages, returned)
             except InvalidOutcome as error:
-                invalid = error
-                return None
+                raise _Unusable(error) from error
 
         try:
-            outcomes = self._call(call, given)
+            # The handler gets a list of its own, because it may empty it.
+            outcomes = self._call(call, messages.copy())
         except TimeIsUp as error:
             self.leave([message.id for message in messages], error)
+        except _Unusable as error:
+            # Nobody knows which message is to blame: none loses an attempt, but others come first next time.
+            for message in messages:
+                self.gather(message.id, Retry(details=str(error.reason), count_attempt=False))
+            raise error.reason from None
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            failure = describe(error)
+            failed = outcome_of(error, self.on_error)
             for message in messages:
-                self.gather(message.id, self.outcome(message, error, failure))
+                self.gather(message.id, failed)
             self.judge([message.id for message in messages])
             if not isinstance(error, Exception):
                 raise
-        if invalid is not None:
-            # Nobody knows which message is to blame: none loses an attempt, but others come first next time.
-            for message in messages:
-                self.gather(message.id, Retry(details=str(invalid), count_attempt=False))
-            raise invalid
-        if outcomes is not None:
+        else:
             for message in messages:
                 outcome = outcomes.get(message.id)
                 self.gather(message.id, PLAIN if outcome is None else self._checked(message, outcome))

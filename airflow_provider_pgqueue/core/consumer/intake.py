@@ -19,15 +19,15 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 from psycopg.types.json import JsonbBinaryLoader
 
-from airflow_provider_pgqueue.core.client import fetch, is_alone, run
-from airflow_provider_pgqueue.core.connection import JSONB, read_json
+from airflow_provider_pgqueue.core.client import fetch, is_alone, require, run
+from airflow_provider_pgqueue.core.connection import JSONB
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import PgQueueError, refused
+from airflow_provider_pgqueue.core.json_text import read_json
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json, release
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import end_statement, run
+from airflow_provider_pgqueue.core.consumer.held import OPEN, Held
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
 from airflow_provider_pgqueue.core.consumer.steps import Steps
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
@@ -165,7 +165,7 @@ class Lease(Held, Sequence[Message]):
             if unstarted := self._held - self.in_hand - handled.keys():
                 with suppress(LeaseLost):
                     self._run(conn, verbs.release(self._require_token(), unstarted, count_attempt=False), unstarted)
-            self._settle(conn, handled, set())
+            self._settle(conn, handled)
             if reason is not None and (held := frozenset(self._held)):
                 with suppress(LeaseLost):
                     self._run(conn, verbs.release(self._require_token(), held, details=reason), held)
@@ -200,10 +200,10 @@ class Lease(Held, Sequence[Message]):
         for message, outcome in outcomes.items():
             if outcome is not None:
                 checked(message, outcome)
-        lost: set[int] = set()
+        by_id = {message.id: outcome for message, outcome in outcomes.items()}
         with self._calling:
-            self._settle(self._conn, {message.id: outcome for message, outcome in outcomes.items()}, lost)
-        if lost:
+            self._settle(self._conn, by_id)
+        if lost := self.lost.intersection(by_id):
             raise LeaseLost(lost)
 
     def exchange(self, intake: Intake, max_messages: int) -> list[Message] | None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psycopg
 
-from airflow_provider_pgqueue.core.argument import check, error_rules, optional, timed
+from airflow_provider_pgqueue.core.argument import LEASE_FOR, Rule, check, duration, error_rules, optional, whole
 from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
@@ -22,14 +22,22 @@ from airflow_provider_pgqueue.core.consumer.calls import Caller
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome, outcome_of
+from airflow_provider_pgqueue.core.outcome import ErrorRules
+from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
-_SAY_EVERY: Final = 5.0  # seconds
+RULES: Final[Mapping[str, Rule]] = {
+    "batch_size": whole(1, 10_000),
+    "lease_for": optional(LEASE_FOR),
+    "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
+    "give_up_after": optional(whole(0, 10**6)),
+    "on_error": optional(error_rules),
+}
+"""The rules for the arguments that everything has that consumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +49,11 @@ class Consumer:
     message in order, or None if all succeeded.
 
     A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
-    after `retry_delay(attempts)` or by default the back-off of the queue; after its last attempt it is archived as
-    failed, with the traceback. `on_error` gives other outcomes to classes of exceptions and their subclasses; the most
-    specific class counts: `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An
-    exception of `handle_batch` concerns the whole batch. If an outcome cannot be kept, for example because its output
-    has more than 64 kB, that message alone is archived as failed.
+    after the back-off of the queue; after its last attempt it is archived as failed, with the traceback. `on_error`
+    gives other outcomes to classes of exceptions and their subclasses; the most specific class counts:
+    `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An exception of
+    `handle_batch` concerns the whole batch. If an outcome cannot be kept, for example because its output has more than
+    64 kB, that message alone is archived as failed.
 
     If something ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or
     TaskDeferred, the attempt of the current message counts, so that a message that kills its consumer is not delivered
@@ -85,7 +93,6 @@ class Consumer:
     lease_for: Duration | None = None
     handler_timeout: Duration | None = None
     give_up_after: int | None = 100
-    retry_delay: Callable[[int], Duration | None] | None = None
     on_error: ErrorRules | None = None
     handled_by: str | None = None
     topic: str | None = None
@@ -94,16 +101,7 @@ class Consumer:
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
             raise InvalidArgument("give exactly one of handle and handle_batch")
-        if not 1 <= self.batch_size <= 10_000:
-            raise InvalidArgument(f"batch_size is {self.batch_size}. Give a whole number from 1 to 10000.")
-        durations = {"lease_for": self.lease_for, "handler_timeout": self.handler_timeout}
-        check(durations, dict.fromkeys(durations, optional(timed)))
-        if self.handler_timeout is not None and as_timedelta(self.handler_timeout) <= timedelta(0):
-            raise InvalidArgument(f"handler_timeout is {self.handler_timeout}. Give a duration above zero.")
-        if self.give_up_after is not None and self.give_up_after < 0:
-            raise InvalidArgument(f"give_up_after is {self.give_up_after}. Give a number of messages, or 0 for never.")
-        if self.on_error is not None:
-            check({"on_error": self.on_error}, {"on_error": error_rules})
+        check({name: getattr(self, name) for name in RULES}, RULES)
 
     def drain(
         self,
@@ -112,11 +110,6 @@ class Consumer:
         max_messages: int | None = None,
         stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[[Counter[str]], None] = lambda counts: None,
-        breaker: Breaker | None = None,
-        on_lease: Callable[[Lease], None] = lambda lease: None,
-        intake: Intake | None = None,
-        renewal: Renewal | None = None,
-        counts: Counter[str] | None = None,
     ) -> Counter[str]:
         """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
 
@@ -127,88 +120,125 @@ class Consumer:
 
         A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
         The call that archives a batch leases the next one, so at no time are more messages leased than `batch_size`.
-        `on_batch` is called after each batch with the counts so far. `on_lease` is called with each lease; its
-        `give_back` frees the messages from another thread while a handler does not return. Drains that
-        follow one another may share `counts`, a `breaker`, an `intake` and a `renewal`; by default each has its own.
+        `on_batch` is called after each batch with the counts so far.
         """
-        counts = Counter() if counts is None else counts
-        intake = intake or self.intake(conn)
-        breaker = breaker or Breaker(self.queue_name, self.give_up_after)
-        left = inf if max_messages is None else max_messages
-        said = time.monotonic()
-        intake.prepare()
-        own = closing(Renewal()) if renewal is None else renewal.borrowed()
-        with own as renewal:
-            try:
-                with ExitStack() as stack:
-                    messages: list[Message] | None = None
-                    caller: Caller | None = None
-                    while True:
-                        if messages is None and left > 0 and not stop():
-                            messages = intake.lease(int(min(self.batch_size, left)))
-                        if not messages:
-                            return counts
-                        left -= len(messages)
-                        lease, limit = self._hold(messages, intake, renewal, on_lease)
-                        if limit is not None:
-                            caller = caller or stack.enter_context(Caller(limit))
-                            caller.limit = limit
-                        batch = Batch(
-                            handle=self.handle,
-                            handle_batch=self.handle_batch,
-                            outcome=self._outcome,
-                            lease=lease,
-                            caller=caller if limit else None,
-                            breaker=breaker,
-                            counts=counts,
-                            bodies=self.bodies,
-                        )
-                        intake.held = messages[0].lock_token
-                        messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)
-                        on_batch(counts)
-                        said = self._say(counts, said)
-            except BaseException:
-                # Messages that were leased and that nobody holds yet go back without an attempt.
-                intake.give_back()
-                raise
+        with Loop(self, conn, on_batch=on_batch) as loop:
+            return loop.drain(max_messages=max_messages, stop=stop)
 
-    def _hold(
-        self, messages: list[Message], intake: Intake, renewal: Renewal, on_lease: Callable[[Lease], None]
-    ) -> tuple[Lease, timedelta | None]:
-        """Return the lease of messages that nobody has begun, and how long the handler may take for each."""
-        # Only when there is a message, because most looks of a worker find none.
-        policy = intake.policy
-        lease = Lease(intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by)
-        on_lease(lease)
-        if intake.conn.autocommit:  # as in Lease.__enter__
-            renewal.hold(lease, policy.lease_for)
-        return lease, policy.handler_timeout
 
-    def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None) -> Outcome:
-        retry_delay = self.retry_delay
-        delay = retry_delay(message.attempts) if retry_delay else None
-        if delay is not None and timed(delay) is not None:
-            raise InvalidArgument(
-                f"retry_delay returned {type(delay).__name__}",
-                "Return a timedelta or a number of seconds, or None for the back-off of the queue.",
-            )
-        return outcome_of(error, rules=self.on_error, delay=delay, failure=failure)
+class Loop:
+    """The drains of one consumer over one connection, one after another, in a `with` block.
 
-    def _say(self, counts: Counter[str], said: float) -> float:
-        """Log the counts if that was last done long ago, and return when it was done."""
-        now = time.monotonic()
-        if now - said < _SAY_EVERY:
-            return said
-        log.info("queue %s so far: %s", self.queue_name, dict(counts))
-        return now
+    They share what is costly to begin anew: the thread that renews leases, the thread of a handler that has a time
+    limit, and the policy of the queue. `counts` has how messages ended in all of them, also after an error.
 
-    def intake(self, conn: psycopg.Connection[Any]) -> Intake:
-        """Return where drains over this connection get their messages; sharing it saves each drain a query."""
-        return Intake(
+    :param breaker: stops the loop when the handler is broken; by default one of its own.
+    :param counts: how messages ended is added here.
+    :param on_lease: called with each lease; its `give_back` frees the messages from another thread while a handler does
+        not return.
+    :param on_batch: called after each batch with the counts so far.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        conn: psycopg.Connection[Any],
+        *,
+        breaker: Breaker | None = None,
+        counts: Counter[str] | None = None,
+        on_lease: Callable[[Lease], None] = lambda lease: None,
+        on_batch: Callable[[Counter[str]], None] = lambda counts: None,
+    ) -> None:
+        self._consumer = consumer
+        self._breaker = breaker or Breaker(consumer.queue_name, consumer.give_up_after)
+        self.counts = Counter[str]() if counts is None else counts
+        self._on_lease = on_lease
+        self._on_batch = on_batch
+        self._intake = Intake(
             conn,
-            self.queue_name,
-            lease_for=self.lease_for,
-            handler_timeout=self.handler_timeout,
-            handled_by=self.handled_by,
-            topic=self.topic,
+            consumer.queue_name,
+            lease_for=consumer.lease_for,
+            handler_timeout=consumer.handler_timeout,
+            handled_by=consumer.handled_by,
+            topic=consumer.topic,
         )
+        self._stack = ExitStack()
+        self._renewal = self._stack.enter_context(closing(Renewal()))
+        self._caller: Caller | None = None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End its threads, after a renewal in progress; a call that hangs is not waited for."""
+        self._stack.close()
+
+    @property
+    def limits_rate(self) -> bool:
+        """Whether the queue had a rate when a message was last leased from it."""
+        return self._intake.limits_rate
+
+    def drain(self, *, max_messages: int | None = None, stop: Callable[[], bool] = lambda: False) -> Counter[str]:
+        """Do what `Consumer.drain` does, and return `counts`."""
+        self._said = time.monotonic()
+        self._intake.prepare()
+        try:
+            self._handle_batches(inf if max_messages is None else max_messages, stop)
+        except BaseException:
+            # Messages that were leased and that nobody holds yet go back without an attempt.
+            self._intake.give_back()
+            raise
+        finally:
+            self._renewal.rest()
+        return self.counts
+
+    def _handle_batches(self, left: float, stop: Callable[[], bool]) -> None:
+        """Lease and handle batches until none is ready, `left` messages were leased, or `stop` returns True."""
+        intake, batch_size = self._intake, self._consumer.batch_size
+        messages: list[Message] | None = None
+        while True:
+            if messages is None and left > 0 and not stop():
+                messages = intake.lease(int(min(batch_size, left)))
+            if not messages:
+                return
+            left -= len(messages)
+            batch = self._batch(messages)
+            intake.held = messages[0].lock_token
+            messages = batch.work(intake, room=int(min(batch_size, left)), stop=stop)
+            self._on_batch(self.counts)
+            self._say()
+
+    def _batch(self, messages: list[Message]) -> Batch:
+        """Return messages that nobody has begun, under a lease that is renewed from now on."""
+        # Only when there is a message, because most looks of a worker find none.
+        policy = self._intake.policy
+        consumer, conn, limit = self._consumer, self._intake.conn, policy.handler_timeout
+        lease = Lease(conn, messages, lease_for=policy.lease_for, handled_by=consumer.handled_by)
+        self._on_lease(lease)
+        if conn.autocommit:  # as in Lease.__enter__
+            self._renewal.hold(lease, policy.lease_for)
+        return Batch(
+            handle=consumer.handle,
+            handle_batch=consumer.handle_batch,
+            on_error=consumer.on_error,
+            lease=lease,
+            caller=None if limit is None else self._caller_within(limit),
+            breaker=self._breaker,
+            counts=self.counts,
+            bodies=consumer.bodies,
+        )
+
+    def _caller_within(self, limit: timedelta) -> Caller:
+        """Return the one caller of the loop, with the limit of now."""
+        if self._caller is None:
+            self._caller = self._stack.enter_context(Caller(limit))
+        self._caller.limit = limit
+        return self._caller
+
+    def _say(self) -> None:
+        """Log the counts if that was last done long ago."""
+        now = time.monotonic()
+        if now - self._said >= TUNING.say_every:
+            log.info("queue %s so far: %s", self._consumer.queue_name, dict(self.counts))
+            self._said = now

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
-from airflow_provider_pgqueue.core.consumer.settle import Held
+from airflow_provider_pgqueue.core.consumer.held import Held
 
 
 class Renewal:
     """A thread that renews the lease it was given last, every third of its length, until it is closed.
 
-    It starts with the first lease. One thread serves all the leases that a loop takes, one after another, and with
-    `borrowed` those of many loops.
+    It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
     """
 
     def __init__(self) -> None:
@@ -24,15 +21,6 @@ class Renewal:
         self._thread: threading.Thread | None = None
         self._lease: Held | None = None
         self._renewing = threading.Lock()
-
-    @contextmanager
-    def borrowed(self) -> Iterator[Renewal]:
-        """Let a loop use it that begins and ends while the thread stays; at its end wait for a renewal in progress."""
-        try:
-            yield self
-        finally:
-            with self._renewing:
-                self._lease = None
 
     def hold(self, lease: Held, lease_for: timedelta) -> None:
         """Renew this lease from now on instead of the previous one."""
@@ -45,6 +33,11 @@ class Renewal:
             # A daemon, so that a process that ends does not wait for it; what it leased comes back by itself.
             self._thread = threading.Thread(target=self._run, name="pgqueue-renewal", daemon=True)
             self._thread.start()
+
+    def rest(self) -> None:
+        """Renew nothing until the next lease, after a renewal in progress."""
+        with self._renewing:
+            self._lease = None
 
     def close(self) -> None:
         """Stop the thread, and wait for a renewal in progress."""

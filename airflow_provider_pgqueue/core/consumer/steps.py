@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import JsonText, has_nul, to_json
+from airflow_provider_pgqueue.core.argument import key
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.json_text import JsonText, has_nul, to_json
 
 if TYPE_CHECKING:
-    from airflow_provider_pgqueue.core.consumer.settle import Held
-
-_LONGEST: Final = 255  # characters of a name, as messages.record_step has it
+    from airflow_provider_pgqueue.core.consumer.held import Held
 
 
 class Steps:
@@ -56,7 +54,8 @@ class Steps:
     @contextmanager
     def _step(self, id_: int, name: str) -> Iterator[dict[str, Any]]:
         """Give what earlier attempts have kept, while a step is done; after an exception it may be done again."""
-        _check_name(name)
+        if (fix := key(name)) is not None:
+            raise InvalidArgument(f"the name of a step is {str(name)[:50]!r}", fix)
         if (id_, name) in self._begun:
             raise InvalidArgument(
                 f"step {name!r} of message {id_} is begun a second time in one attempt",
@@ -92,9 +91,3 @@ class Steps:
             # Its holder has let go of it: a call that hangs, or whoever kept the message and not the Lease.
             raise LeaseLost([id_])
         return lease
-
-
-def _check_name(name: str) -> None:
-    # Half of a surrogate pair cannot be sent; the name of a file may have one.
-    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST or re.search("[\0\ud800-\udfff]", name):
-        raise InvalidArgument(f"the name of a step is {str(name)[:50]!r}", "Give a text of 1 to 255 characters.")

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.argument import a_type
-from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome
 from airflow_provider_pgqueue.core.function import name_of
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.message import DeadMessage
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry, Success, storable
 from airflow_provider_pgqueue.core.repair.validator import Validator

@@ -9,22 +9,31 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, moment, optional, timed, truth
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.argument import (
+    LEASE_FOR,
+    Rule,
+    check,
+    duration,
+    moment,
+    number,
+    optional,
+    truth,
+    whole,
+)
+from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.share import Outcomes, RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
-from airflow_provider_pgqueue.core.rights import require
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 log = logging.getLogger(__name__)
@@ -38,6 +47,23 @@ _FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
 _ANY: Final = DeadFilter()
 _FEW: Final = 100  # ids of each outcome in the summary
 _OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied", "unknown")
+RULES: Final[Mapping[str, Rule]] = {
+    "max_messages": optional(whole(1, 10_000_000)),
+    "max_requeues": optional(whole(1, 32_767)),
+    "max_per_second": optional(number(0.001, 10**9)),
+    "canary": whole(0, 10**12),
+    "stop_when_failing": number(0.001, 100, "percent"),
+    "canary_wait": duration(timedelta(0), timedelta(days=366)),
+    "delay": duration(timedelta(0), timedelta(days=366)),
+    "dry_run": truth,
+}
+"""The rules for the arguments that everything has that repairs."""
+_OWN_RULES: Final[Mapping[str, Rule]] = {
+    "since": optional(moment),
+    "until": optional(moment),
+    "batch_size": whole(1, 10_000),
+    "lease_for": LEASE_FOR,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +106,8 @@ class Repair:
     def __post_init__(self) -> None:
         which = self.which
         check_chosen(which.queue_name, which.ids, self.cause, which.fingerprints, which.reference, which.results)
-        check({"since": which.since, "until": which.until}, dict.fromkeys(("since", "until"), optional(moment)))
-        durations = {"canary_wait": self.canary_wait, "delay": self.delay, "lease_for": self.lease_for}
-        check(durations, dict.fromkeys(durations, timed))
-        check({"dry_run": self.dry_run}, {"dry_run": truth})
-        numbers = {"max_messages": (self.max_messages, 1), "max_requeues": (which.max_requeues, 1)}
-        numbers |= {"canary": (self.canary, 0), "batch_size": (self.batch_size, 1)}
-        for name, (value, least) in numbers.items():
-            if value is not None and value < least:
-                raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
-        if self.max_per_second is not None and self.max_per_second <= 0:
-            raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
-        if not 0 < self.stop_when_failing <= 100:
-            raise InvalidArgument(
-                f"stop_when_failing is {self.stop_when_failing}. Give a percentage above 0, up to 100."
-            )
+        given = {one.name: getattr(self, one.name) for one in fields(self)} | which.arguments()
+        check(given, {**RULES, **_OWN_RULES})
 
     @property
     def remedied_by(self) -> str:
@@ -151,7 +164,7 @@ def repair_by(
     """Run a repair whose messages `work` repairs, in this process or in many; return the summary of `Repair.run`."""
     # Load both now: a mistake in them is an error of the run, and not of each task or message.
     function, validator = repair.function, load_validator(repair.validator)
-    check_call(_loaded(function), "a dead message")
+    check_call(load_function(function), "a dead message")
     check_call(validator, "a body")
     with connect() as conn:
         require(conn, _NEEDED, repair.which.queue_name)
@@ -198,10 +211,6 @@ def _why_stop(*, requeued: int, finished: int, died_again: int, stop_when_failin
     if 100 * died_again >= stop_when_failing * requeued:
         return "the canary died again"
     return "" if finished == requeued else None
-
-
-def _loaded(function: str | RepairFunction) -> RepairFunction:
-    return load_function(function) if isinstance(function, str) else function
 
 
 def is_fingerprint(cause: str) -> bool:

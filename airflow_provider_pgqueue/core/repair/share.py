@@ -14,8 +14,8 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer.held import Held
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.settle import Held
 from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome, LeaseLost
 from airflow_provider_pgqueue.core.function import awaited, load_function
@@ -55,7 +55,7 @@ class RepairShare:
 
     def __post_init__(self) -> None:
         function, validator = self.repair.function, load_validator(self.repair.validator)
-        self._function = awaited(load_function(function) if isinstance(function, str) else function)
+        self._function = awaited(load_function(function))
         self._validator = validator and awaited(validator)
         self._lease_for = as_timedelta(self.repair.lease_for)
 

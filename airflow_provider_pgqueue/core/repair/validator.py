@@ -17,9 +17,9 @@ Validator = Callable[[Any], str | None]
 
 def load_validator(given: str | Validator | None) -> Validator | None:
     """Return the validator that a text names: `module:function`, or a `.json` file with a JSON Schema."""
-    if not isinstance(given, str):
-        return given
-    return MatchesSchema.of(Path(given)) if given.endswith(".json") else load_function(given)
+    if isinstance(given, str) and given.endswith(".json"):
+        return MatchesSchema.of(Path(given))
+    return None if given is None else load_function(given)
 
 
 @dataclass(frozen=True, slots=True)

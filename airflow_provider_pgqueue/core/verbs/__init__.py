@@ -5,7 +5,7 @@ are those of sql/functions. What is imported `as` its own name is what type chec
 """
 # ruff: isort: skip_file
 
-from airflow_provider_pgqueue.core.client import (
+from airflow_provider_pgqueue.core.statement import (
     Statement as Statement,
 )
 from airflow_provider_pgqueue.core.verbs.archive import (

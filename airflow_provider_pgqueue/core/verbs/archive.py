@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, list_of
 from airflow_provider_pgqueue.core.message import MessageOutcome, Row
+from airflow_provider_pgqueue.core.statement import Statement, list_of
 
 
 def message_outcomes(

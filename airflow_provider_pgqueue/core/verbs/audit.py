@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.client import Statement, one, to_json
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.statement import Statement, one
 
 
 def audited(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.client import ZERO, Statement, ids_of, list_of, messages_of, only_row, unless_lost
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.statement import Statement, column, list_of, messages_of, only_row, unless_lost
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def lease_dead(
 
 def dead_ids(which: DeadFilter | str = _ALL, *, max_messages: int | None = None) -> Statement[list[int]]:
     """Return the ids of dead messages without a remedy, leased or not, oldest first."""
-    return Statement("dead_ids", _chosen(locals()), ids_of)
+    return Statement("dead_ids", _chosen(locals()), column)
 
 
 def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
@@ -89,7 +89,7 @@ def requeue(
     ids: Collection[int],
     *,
     bodies: Mapping[int, Any] | None = None,
-    delay: Duration = ZERO,
+    delay: Duration = timedelta(0),
     remedied_by: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Publish leased dead messages again under new ids, with a new body where `bodies` has one.
@@ -124,7 +124,7 @@ def requeue_dead(
     which: DeadFilter | str,
     *,
     max_messages: int = 1000,
-    delay: Duration = ZERO,
+    delay: Duration = timedelta(0),
     remedied_by: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Requeue dead messages in one call.
@@ -143,7 +143,7 @@ def dismiss_dead(
     remedied_by: str | None = None,
 ) -> Statement[list[int]]:
     """Dismiss dead messages in one call, and return their ids. Without a queue the rule of `lease_dead` holds."""
-    return Statement("dismiss_dead", _chosen(locals()), _not_none(which, ids_of))
+    return Statement("dismiss_dead", _chosen(locals()), _not_none(which, column))
 
 
 def retried_causes(

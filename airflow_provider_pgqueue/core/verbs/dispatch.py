@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
-from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Dispatch, Message
+from airflow_provider_pgqueue.core.statement import Statement, column, list_of, messages_of, one
 
 
 def dispatch_messages(
@@ -68,12 +68,12 @@ def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
     It does not record that the runs exist, as `start_dispatch` does. Dead messages have no lease: a dispatch holds them
     until it ends, or until they get a remedy.
     """
-    return Statement("extend_dispatches", locals(), ids_of)
+    return Statement("extend_dispatches", locals(), column)
 
 
 def overdue_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
     """Return the dispatches among these that nobody has renewed for as long as their lease lasts."""
-    return Statement("overdue_dispatches", locals(), ids_of)
+    return Statement("overdue_dispatches", locals(), column)
 
 
 def record_task_failure(dag_id: str, run_id: str, task_id: str, failure: Mapping[str, Any]) -> Statement[bool]:

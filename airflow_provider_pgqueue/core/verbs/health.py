@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_provider_pgqueue.core.client import Statement, list_of
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Finding, Row
+from airflow_provider_pgqueue.core.statement import Statement, list_of
 
 
 def health(*, held_for: Duration | None = None, waiting_for: Duration | None = None) -> Statement[list[Finding]]:

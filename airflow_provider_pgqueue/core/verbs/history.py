@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from airflow_provider_pgqueue.core.client import Statement, nothing
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.statement import Statement, nothing
 
 
 def queue_history(

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import (
-    ZERO,
-    JsonText,
-    Statement,
-    ids_of,
-    messages_of,
-    one,
-    to_json,
-    unless_lost,
-)
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
+from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import Message, Row
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, storable
+from airflow_provider_pgqueue.core.statement import Statement, column, messages_of, one, unless_lost
 
 
 def lease(
@@ -138,7 +130,7 @@ def release(
     lock_token: UUID,
     ids: Collection[int],
     *,
-    delay: Duration = ZERO,
+    delay: Duration = timedelta(0),
     count_attempt: bool = True,
     details: str | None = None,
     failure: Mapping[str, Any] | None = None,
@@ -164,7 +156,7 @@ def release_messages(
     beginning of that up to a slash; to find its leases, this reads the whole queue. Whoever still works under such a
     lease has lost it.
     """
-    return Statement("release_messages", locals(), ids_of)
+    return Statement("release_messages", locals(), column)
 
 
 def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:
@@ -173,7 +165,7 @@ def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) 
     Whoever works on one has lost it, and learns it when it extends the lease or archives the message. A cancelled
     message is not dead, and the next of its group follows.
     """
-    return Statement("cancel", locals(), ids_of)
+    return Statement("cancel", locals(), column)
 
 
 class Change(TypedDict, total=False):
@@ -199,7 +191,7 @@ def change(queue_name: str, ids: Collection[int], **to: Unpack[Change]) -> State
     arguments: dict[str, Any] = {"queue_name": queue_name, "ids": ids, **to}
     if "body" in arguments:
         arguments["message"] = to_json(arguments.pop("body"))
-    return Statement("change", arguments, ids_of)
+    return Statement("change", arguments, column)
 
 
 def workers(queue_name: str | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:

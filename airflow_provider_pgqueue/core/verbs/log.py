@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_pgqueue.core.client import Statement, only_row
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.statement import Statement, only_row
 
 
 def archive_log_end(*, after_removal: int = 0, queue_names: Sequence[str] | None = None) -> Statement[Row]:

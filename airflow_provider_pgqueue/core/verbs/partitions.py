@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import timedelta
 
-from airflow_provider_pgqueue.core.client import ZERO, Statement, nothing, one
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.statement import Statement, nothing, one
 
 
 def partition_archive(partition_by: str) -> Statement[None]:
@@ -20,7 +21,7 @@ def archive_partitions() -> Statement[list[Row]]:
 
 
 def closed_archive_partitions(
-    *, older_than: Duration = ZERO, names: Collection[str] | None = None
+    *, older_than: Duration = timedelta(0), names: Collection[str] | None = None
 ) -> Statement[list[Row]]:
     """List the partitions that were completed so long ago, or those with these names, with their sizes and columns."""
     return Statement("closed_archive_partitions", locals(), list)

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack, cast
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, all_to_json, ids_or_duplicates, one, to_json
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.json_text import all_to_json, to_json
+from airflow_provider_pgqueue.core.statement import Statement, ids_or_duplicates, one
 
 
 class _Common(TypedDict, total=False):

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any, Final, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.message import BrokenQueue, ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
+from airflow_provider_pgqueue.core.statement import Statement, list_of, nothing, one, only_row
 
 
 class Policy(TypedDict, total=False):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_pgqueue.core.client import Statement, one
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.statement import Statement, one
 
 
 def grant_queue(queue_name: str, role_name: str, privilege: str) -> Statement[bool]:

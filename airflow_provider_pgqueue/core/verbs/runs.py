@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, nothing, one, only_row
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.statement import Statement, nothing, one, only_row
 
 
 def begin_run(run_id: str, pipeline: str) -> Statement[dict[str, Any] | None]:

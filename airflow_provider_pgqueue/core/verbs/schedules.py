@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, to_json
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.message import Schedule
+from airflow_provider_pgqueue.core.statement import Statement, list_of, nothing, one
 
 
 def schedule(

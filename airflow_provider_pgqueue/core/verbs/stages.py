@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.client import Statement, one
+from airflow_provider_pgqueue.core.statement import Statement, one
 
 _TYPES: Final = {"dedup_window": "interval"}  # which is a text here
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, one, onlys, to_json
+from airflow_provider_pgqueue.core.json_text import to_json
+from airflow_provider_pgqueue.core.statement import Statement, column, one
 from airflow_provider_pgqueue.core.verbs.publish import TopicOptions
 
 
@@ -21,7 +22,7 @@ def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Sta
 
 def route_topic(topic: str) -> Statement[list[str]]:
     """Return the names of the queues that a topic reaches, without publishing anything."""
-    return Statement("route_topic", locals(), onlys)
+    return Statement("route_topic", locals(), column)
 
 
 def bind_topic(queue_name: str, pattern: str) -> Statement[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, one, only_row
+from airflow_provider_pgqueue.core.statement import Statement, one, only_row
 
 
 def look_at_next(queue_name: str = "") -> Statement[dict[str, Any]]:

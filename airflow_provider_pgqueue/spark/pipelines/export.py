@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.argument import check, several
-from airflow_provider_pgqueue.core.client import ZERO
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import ExportError
 from airflow_provider_pgqueue.export.exporter import RULES, SAFE, Exporter
@@ -29,7 +29,7 @@ def export(
     run_id: str | None = None,
     dsn: str | None = None,
     parallelism: int | None = None,
-    older_than: Duration = ZERO,
+    older_than: Duration = timedelta(0),
     partitions: Sequence[str] = (),
     drop: bool = False,
 ) -> Summary:

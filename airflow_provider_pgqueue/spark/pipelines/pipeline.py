@@ -19,8 +19,8 @@ from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core import errors, verbs
 from airflow_provider_pgqueue.core.argument import check, function, moment, optional, text, whole
-from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement

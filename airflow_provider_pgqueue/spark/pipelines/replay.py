@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, number, optional, several, text
-from airflow_provider_pgqueue.core.client import run, to_json
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.message import Result
 from airflow_provider_pgqueue.export import exported_queues
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, check_time

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.consumer.settle import Held
+from airflow_provider_pgqueue.core.consumer.held import Held
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.export.connection import Database, Session

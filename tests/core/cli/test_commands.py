@@ -173,9 +173,14 @@ def test_a_bad_line_is_named_without_its_content_and_nothing_is_published(
     assert bodies(conn) == []
 
 
-def test_per_batch_keeps_the_batches_before_a_bad_line(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
-    ended = pgqueue("publish", queue("orders"), "--per-batch", "--batch-size", "2", stdin="1\n2\n3\nx\n5")
+def test_what_a_publish_per_batch_has_published_before_an_error_is_said(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue
+) -> None:
+    ended = pgqueue("publish", queue("orders"), "--per-batch", "--batch-size", "2", stdin="1\n2\n3\n{\n5")
     assert ended.status == 1
+    assert ended.err.startswith(
+        "published 2 messages to orders, up to line 2, before this error:\nerror: line 4 is not"
+    )
     assert bodies(conn) == [1, 2]
 
 
@@ -483,14 +488,6 @@ def test_purge_asks_at_a_terminal(
     os.close(theirs)
     assert (process.returncode, len(bodies(conn))) == (status, left)
     assert ("error: not confirmed: nothing was changed." in err) == (status == 1)
-
-
-def test_schedules_are_listed(pgqueue: Pgqueue, conn: Connection) -> None:
-    assert pgqueue("schedules").out == "no schedules\n"
-    conn.execute("SELECT messages.schedule('nightly', cron => '0 3 * * *', queue_name => 'default', message => '1')")
-    (schedule,) = pgqueue("schedules", "--json").json["schedules"]
-    assert (schedule["schedule_name"], schedule["cron"]) == ("nightly", "0 3 * * *")
-    assert "nightly" in pgqueue("schedules").out
 
 
 def test_upkeep_prints_its_counts_and_its_help_explains_each(pgqueue: Pgqueue) -> None:

@@ -255,6 +255,9 @@ def test_schedules_are_added_paused_resumed_and_removed(pgqueue: Pgqueue, conn: 
     assert pgqueue(*added, "--json").json == {"schedule_name": "nightly", "added": True}
     assert pgqueue(*added).out == "replaced schedule nightly.\n"
     assert conn.execute("SELECT message::text, headers FROM messages.schedule").fetchone() == ('{"n": 1.10}', {"a": 1})
+    (schedule,) = pgqueue("schedules", "--json").json["schedules"]
+    assert (schedule["schedule_name"], schedule["cron"]) == ("nightly", "0 3 * * *")
+    assert "nightly" in pgqueue("schedules").out
     for command, paused in (("pause", True), ("resume", False)):
         assert pgqueue("schedules", command, "nightly", "--json").json["paused"] is paused
         assert [row["paused"] for row in pgqueue("schedules", "--json").json["schedules"]] == [paused]

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import click
 import pytest
@@ -307,18 +306,6 @@ def test_the_status_says_that_a_command_is_done_where_nothing_can_be_printed_at_
     with open("/dev/full", "w") as full, program(*arguments, dsn=dsn, stdout=full, stderr=full) as process:
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
-
-
-def test_what_a_publish_per_batch_has_published_before_an_error_is_said(pgqueue: Pgqueue, tmp_path: Path) -> None:
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text("1\n2\n3\n{\n")
-    pgqueue("queues", "create", "orders")
-    ended = pgqueue("publish", "orders", str(lines), "--per-batch", "--batch-size", "2")
-    assert ended.status == 1
-    assert ended.err.startswith(
-        "published 2 messages to orders, up to line 2, before this error:\nerror: line 4 is not"
-    )
-    assert pgqueue("publish", "orders", str(lines), "--batch-size", "2").err.startswith("error: line 4 is not JSON")
 
 
 @pytest.mark.parametrize("option", [["--dedup-window", "1h"], ["--on-conflict", "replace"]])

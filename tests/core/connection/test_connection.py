@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core import connect, connect_async
+from airflow_provider_pgqueue.core import check_version, connect, connect_async
 from airflow_provider_pgqueue.core.listener import Listener
 
 Connection = psycopg.Connection[Any]
@@ -57,6 +58,11 @@ def test_what_the_connection_string_says_counts_more_than_the_defaults(dsn: str)
     assert asyncio.run(ask(named, question)) == ("shop",)
     with connect(named, application_name="mine") as own:
         assert own.execute(question).fetchone() == ("mine",)
+
+
+def test_the_version_of_the_schema_is_read_whatever_rows_the_connection_gives(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as own:
+        check_version(own)
 
 
 @pytest.fixture

@@ -156,7 +156,6 @@ def fails(conn: Connection) -> None:
     [
         ({"handle": lambda: None}, "a message"),
         ({"handle_batch": lambda messages, shop: None}, "a list of messages"),
-        ({"handle": print, "retry_delay": lambda: timedelta(0)}, "a number of attempts"),
     ],
 )
 def test_a_function_with_other_parameters_is_refused_before_anything_is_leased(given: Any, gets: str) -> None:

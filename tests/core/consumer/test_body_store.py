@@ -34,8 +34,8 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
-from airflow_provider_pgqueue.core.client import JsonText
 from airflow_provider_pgqueue.core.errors import MessageTooLarge
+from airflow_provider_pgqueue.core.json_text import JsonText
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.waiting import until
 

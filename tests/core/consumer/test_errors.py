@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,16 @@ SPECIAL: dict[type[PgQueueError], PgQueueError] = {
 CLASSES = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PgQueueError)
 ]  # in the order of their names
+
+
+def test_the_tree_draws_each_class_below_its_base() -> None:
+    drawn: dict[str, str] = {}
+    path = ["PgQueueError"]
+    for branch, name in re.findall(r"^( [| ]*)\+-- (\w+)", errors.__doc__ or "", re.MULTILINE):
+        path[1 + len(branch) // 5 :] = [name]
+        drawn[name] = path[-2]
+    bases = {kind.__name__: kind.__bases__[0].__name__ for kind in CLASSES}
+    assert drawn == {name: base for name, base in bases.items() if name != "PgQueueError"}
 
 
 def again(error: Any) -> Any:

@@ -23,6 +23,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
+from airflow_provider_pgqueue.core.consumer.loop import Loop
 from tests.waiting import until_leases_expire, until_past
 
 Connection = psycopg.Connection[Any]
@@ -116,8 +117,11 @@ def test_the_policy_of_the_queue_is_the_default(conn: Connection, queue: Queue, 
 
 def test_a_process_full_of_hanging_calls_stops(conn: Connection, queue: Queue, hangs: Callable[[], None]) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(15))))
-    with pytest.raises(HandlerBroken, match="10 calls of the handler of queue 'orders' hang"):
-        consumer(handle=lambda message: hangs(), handler_timeout=LIMIT / 10).drain(conn)
+    broken = consumer(handle=lambda message: hangs(), handler_timeout=LIMIT / 10)
+    with Loop(broken, conn) as loop:
+        assert loop.drain(max_messages=7) == {"timed_out": 7}
+        with pytest.raises(HandlerBroken, match="10 calls of the handler of queue 'orders' hang"):
+            loop.drain(max_messages=7)
     assert conn.execute("SELECT FROM messages.message WHERE attempts = 0 AND lock_token IS NULL").rowcount == 5
 
 

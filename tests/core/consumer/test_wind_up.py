@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,7 +15,6 @@ from airflow_provider_pgqueue.core import (
     ConnectionFailed,
     Consumer,
     HandlerBroken,
-    InvalidArgument,
     Lease,
     Message,
     Retry,
@@ -25,6 +23,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
+from airflow_provider_pgqueue.core.consumer.loop import Loop
 from tests.waiting import until, until_past
 
 Connection = psycopg.Connection[Any]
@@ -102,29 +101,6 @@ def test_after_an_error_of_the_caller_the_current_message_goes_back_as_an_attemp
     assert errors == [("KeyError: 'of the caller'",), (None,)]
 
 
-def delay_that_raises(attempts: int) -> timedelta:
-    raise RuntimeError("no delay")
-
-
-@pytest.mark.parametrize(
-    ("retry_delay", "said"),
-    [(delay_that_raises, "no delay"), (lambda attempts: "5", "retry_delay returned str. Return a timedelta")],
-)
-def test_an_error_of_retry_delay_costs_no_attempt_of_a_message_that_nobody_began(
-    conn: Connection, queue: Queue, retry_delay: Any, said: str
-) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(4))))
-
-    def handle(message: Message) -> None:
-        if message.body == 1:
-            raise KeyError
-
-    with pytest.raises((RuntimeError, InvalidArgument), match=said):
-        Consumer(queue_name="orders", handle=handle, retry_delay=retry_delay).drain(conn)
-    assert results(conn) == {0: "success", 1: "failed"}
-    assert left(conn) == [(2, 0, False), (3, 0, False)]
-
-
 def stopped_inside_the_second(
     conn: Connection, other: Connection, act: Callable[[Lease], None], first: Any = None
 ) -> dict[str, int]:
@@ -140,7 +116,8 @@ def stopped_inside_the_second(
         return None
 
     run(other, verbs.publish_batch("orders", list(range(4))))
-    return Consumer(queue_name="orders", handle=handle).drain(conn, stop=stopping.is_set, on_lease=leases.append)
+    with Loop(Consumer(queue_name="orders", handle=handle), conn, on_lease=leases.append) as loop:
+        return loop.drain(stop=stopping.is_set)
 
 
 def test_an_outcome_that_cannot_be_kept_is_given_back_for_with_the_others(
@@ -346,12 +323,12 @@ def test_a_batch_that_breaks_the_handler_keeps_its_successes(conn: Connection, q
     def handle(messages: list[Message]) -> Any:
         return [Retry(failure={"error": "Odd", "message": "so"}) if message.body < 20 else None for message in messages]
 
-    counts: Counter[str] = Counter()
-    with pytest.raises(HandlerBroken):
-        Consumer(queue_name="orders", handle_batch=handle, give_up_after=20).drain(conn, counts=counts)
+    consumer = Consumer(queue_name="orders", handle_batch=handle, give_up_after=20)
+    with Loop(consumer, conn) as loop, pytest.raises(HandlerBroken):
+        loop.drain()
     assert results(conn) == dict.fromkeys(range(20, 30), "success")
     assert left(conn) == [(body, 1, False) for body in range(20)]
-    assert counts == {"success": 10, "retried": 20}
+    assert loop.counts == {"success": 10, "retried": 20}
 
 
 def refuse(conn: Connection, what: str, times: int) -> None:
@@ -375,12 +352,12 @@ def test_what_was_handled_is_settled_by_another_call_if_the_first_exceeds_its_ti
     run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
     # That of the exchange, and that which settles when it is refused.
     refuse(connect(), TO_ARCHIVE, times=2)
-    counts: Counter[str] = Counter()
-    with pytest.raises(ConnectionFailed, match="lock timeout"):
-        Consumer(queue_name="orders", handle=lambda message: None, batch_size=2).drain(conn, counts=counts)
+    consumer = Consumer(queue_name="orders", handle=lambda message: None, batch_size=2)
+    with Loop(consumer, conn) as loop, pytest.raises(ConnectionFailed, match="lock timeout"):
+        loop.drain()
     assert results(conn) == {0: "success", 1: "success"}
     assert left(conn) == [(2, 0, False), (3, 0, False)]
-    assert counts == {"success": 2}
+    assert loop.counts == {"success": 2}
 
 
 def test_what_was_handled_and_cannot_be_settled_is_not_released(
@@ -389,12 +366,11 @@ def test_what_was_handled_and_cannot_be_settled_is_not_released(
     run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
     refuse(connect(), TO_ARCHIVE, times=99)
     seen: list[int] = []
-    counts: Counter[str] = Counter()
     consumer = Consumer(queue_name="orders", handle=lambda message: seen.append(message.body))
-    with pytest.raises(ConnectionFailed, match="lock timeout"):
-        consumer.drain(conn, counts=counts, stop=lambda: len(seen) == 2)
+    with Loop(consumer, conn) as loop, pytest.raises(ConnectionFailed, match="lock timeout"):
+        loop.drain(stop=lambda: len(seen) == 2)
     assert left(conn) == [(0, 1, True), (1, 1, True), (2, 0, False), (3, 0, False)]
-    assert counts == {}
+    assert loop.counts == {}
     assert "could not settle what was handled before ConnectionFailed (ConnectionFailed)" in caplog.text
 
 

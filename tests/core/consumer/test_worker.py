@@ -28,6 +28,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.connection import connect_async
+from airflow_provider_pgqueue.core.consumer.loop import Loop
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.listener import Listener
 from tests.waiting import until, until_past, until_waiting
@@ -193,20 +194,19 @@ def test_a_lease_that_is_shorter_than_the_one_before_is_renewed_in_time() -> Non
         until(lambda: shorter.renewed > 1, timeout=20.0)
 
 
-def test_a_renewal_is_borrowed_by_one_loop_after_another() -> None:
+def test_after_a_rest_a_renewal_renews_the_next_lease_and_not_the_one_before() -> None:
     with closing(Renewal()) as renewal:
         first, second = Held(), Held()
-        with renewal.borrowed():
-            renewal.hold(first, timedelta(milliseconds=30))
-            until(lambda: first.renewed, timeout=20.0)
+        renewal.hold(first, timedelta(milliseconds=30))
+        until(lambda: first.renewed, timeout=20.0)
+        renewal.rest()
         renewed = first.renewed
-        with renewal.borrowed():
-            renewal.hold(second, timedelta(milliseconds=30))
-            until(lambda: second.renewed > 1, timeout=20.0)
+        renewal.hold(second, timedelta(milliseconds=30))
+        until(lambda: second.renewed > 1, timeout=20.0)
         assert first.renewed == renewed
 
 
-def test_a_loop_that_ends_waits_for_a_renewal_in_progress() -> None:
+def test_a_drain_that_ends_waits_for_a_renewal_in_progress() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     class Slow:
@@ -220,32 +220,34 @@ def test_a_loop_that_ends_waits_for_a_renewal_in_progress() -> None:
     slow = Slow()
     with closing(Renewal()) as renewal, ThreadPoolExecutor(1) as pool:
 
-        def loop() -> bool:
-            with renewal.borrowed():
-                renewal.hold(slow, timedelta(milliseconds=30))
-                begun.wait()
+        def drain() -> bool:
+            renewal.hold(slow, timedelta(milliseconds=30))
+            begun.wait()
+            renewal.rest()
             return slow.ended
 
-        ended = pool.submit(loop)
+        ended = pool.submit(drain)
         begun.wait()
         may_end.set()
         assert ended.result()
 
 
-def test_drains_that_share_a_renewal_start_one_thread(conn: Connection, queue: Queue) -> None:
+def test_the_drains_of_a_loop_share_their_threads(conn: Connection, queue: Queue) -> None:
     queue("orders")
+    names = {"pgqueue-renewal", "pgqueue-handler"}
     threads: list[threading.Thread] = []
 
     def handle(message: Message) -> None:
-        threads.extend(thread for thread in threading.enumerate() if thread.name == "pgqueue-renewal")
+        threads.extend(thread for thread in threading.enumerate() if thread.name in names)
 
-    consumer = Consumer(queue_name="orders", handle=handle)
-    with closing(Renewal()) as renewal:
-        for _ in range(2):
+    consumer = Consumer(queue_name="orders", handle=handle, handler_timeout=timedelta(minutes=1))
+    with Loop(consumer, conn) as loop:
+        for done in range(1, 3):
             run(conn, verbs.publish("orders", 1))
-            assert consumer.drain(conn, renewal=renewal) == {"success": 1}
-    assert len(threads) == 2
-    assert len(set(threads)) == 1
+            assert loop.drain() == {"success": done}
+    assert len(threads) == 4
+    assert len(set(threads)) == 2
+    until(lambda: not any(thread.is_alive() for thread in threads))
 
 
 def test_each_lease_of_a_drain_is_renewed(connect: Connect, queue: Queue) -> None:

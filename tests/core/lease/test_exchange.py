@@ -28,6 +28,7 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.connection import JSONB, read_any_json
 from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.loop import Loop
 from tests.core.consumer.test_wind_up import left, results
 
 Connection = psycopg.Connection[Any]
@@ -163,8 +164,8 @@ def test_the_next_batch_goes_back_without_an_attempt_if_the_callback_raises(conn
     def on_lease(lease: Lease) -> None:
         raise KeyError("of the caller")
 
-    with pytest.raises(KeyError, match="of the caller"):
-        consumer().drain(conn, on_lease=on_lease)
+    with Loop(consumer(), conn, on_lease=on_lease) as loop, pytest.raises(KeyError, match="of the caller"):
+        loop.drain()
     assert left(conn) == [(2, 0, False), (3, 0, False)]
 
 

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Message, run, verbs
-from airflow_provider_pgqueue.core.client import Statement
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.verbs import Statement
 from tests.core.lease.test_marks import bodies, look_again
 from tests.waiting import until, until_leases_expire
 

@@ -20,7 +20,7 @@ NAMES = "a name cannot be a parameter of such a statement, and there is nothing 
 SETTING = "one setting"
 SHOWN = "a fix that is shown and not run"
 ALLOWED = {
-    ("core/client.py", "SELECT "): "what calls the verbs",
+    ("core/statement.py", "SELECT "): "what calls the verbs",
     ("core/installation.py", "GRANT {} TO {}"): NAMES,
     ("core/installation.py", "SET LOCAL messages.roles = 'off'"): SETTING,
     ("core/listener.py", "LISTEN "): NAMES,

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
-from airflow_provider_pgqueue.core.client import DURATIONS, TYPES
+from airflow_provider_pgqueue.core.statement import DURATIONS, TYPES
 from tools import ROOT
 from tools.site.verbs import names as verb_names
 
@@ -132,7 +132,7 @@ def test_names_and_types_of_the_arguments_of_each_verb_are_those_of_its_function
         wrong[one.function] = (set(one.given) ^ public[one.function]) - elsewhere
     assert {function: names for function, names in wrong.items() if names} == {}
     for statement in statements:
-        conn.execute(f"EXPLAIN {statement.sql}".encode(), statement.given)
+        conn.execute(f"EXPLAIN {statement.text()}".encode(), statement.given)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, InvalidMessage, run, verbs
 from airflow_provider_pgqueue.core import connect as open_connection
-from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import MessageTooLarge
+from airflow_provider_pgqueue.core.json_text import to_json
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]

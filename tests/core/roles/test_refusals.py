@@ -10,10 +10,11 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Consumer, PermissionDenied, Repair, migrate, run, verbs
-from airflow_provider_pgqueue.core.client import Statement, run_async
+from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.installation import leave_out_roles
+from airflow_provider_pgqueue.core.verbs import Statement
 from tests.core.roles.test_roles import Login, bare
 from tools.postgres import Cluster
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
-from airflow_provider_pgqueue.core.client import Statement, one
+from airflow_provider_pgqueue.core.statement import Statement, one
 from tests.core.roles.test_roles import Login
 
 Connection = psycopg.Connection[Any]

@@ -118,7 +118,7 @@ class _Drain:
     def summary(self) -> Summary:
         """Drain, and return what the archive says about it."""
         function = self._share.function
-        check_call(load_function(function) if isinstance(function, str) else function, "a table of messages")
+        check_call(load_function(function), "a table of messages")
         with watching(self._say):
             reported, rounds = self._rounds()
         left, archived = self._look(), self._archived()

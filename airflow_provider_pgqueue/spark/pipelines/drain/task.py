@@ -19,11 +19,11 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.consumer.batch import Settler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.held import Held, Outcomes
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.settle import Held, Outcomes
+from airflow_provider_pgqueue.core.consumer.settler import Settler
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     HandlerBroken,
@@ -164,7 +164,7 @@ class Consuming:
         self._conn = conn
         self._handled_by = handled_by
         self._counts = counts
-        self._function = load_function(share.function) if isinstance(share.function, str) else share.function
+        self._function = load_function(share.function)
         self._lease_for = share.lease_for or policy.lease_for
         self._caller = None if limit is None else stack.enter_context(Caller(limit))
         self._renewal = stack.enter_context(closing(Renewal()))

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, several, whole
-from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.dead_causes import Period
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, check_time
 from airflow_provider_pgqueue.spark.pipelines.triage.causes import SUMS, Cause, Causes, find_causes

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -16,9 +16,10 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run, savepoint, to_json
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
     Failed,
@@ -119,19 +120,19 @@ class Held:
 
     def finish(self, outcomes: Mapping[int, Outcome | None]) -> None:
         """Settle what is still held of these, and log which were lost."""
-        before = self.lost.copy()
         with self._calling:
             held = {id_: outcome for id_, outcome in outcomes.items() if id_ in self._held}
-            self._settle(self._conn, held, set())
-        if lost := (self.lost - before).intersection(outcomes):
+            self._settle(self._conn, held)
+        if lost := self.lost.intersection(held):
             # Another consumer has those messages now, or somebody ended them: nothing that should end a loop.
             log.warning("%s; they are delivered again, unless somebody else ended them", LeaseLost(lost).problem)
 
     def ends(self, outcomes: Mapping[int, Outcome | None]) -> Counter[str]:
         """Return how messages that were settled with these outcomes ended, as `Consumer.drain` counts it."""
-        plain = None if self.lost else PLAIN
+        none_lost = not self.lost
+        # Most are plain, and a call for each would take longer.
         return Counter(
-            "success" if outcome is plain and outcome else self.end(id_, outcome) for id_, outcome in outcomes.items()
+            "success" if none_lost and outcome is PLAIN else self.end(id_, outcome) for id_, outcome in outcomes.items()
         )
 
     def end(self, id_: int, outcome: Outcome | None) -> str:
@@ -168,36 +169,31 @@ class Held:
                 type(failed).__name__,
             )
 
-    def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
+    def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None]) -> None:
+        """Settle messages; `lost` has those that were lost, and `unkept` those whose outcome was replaced."""
         within = conn.pgconn.transaction_status == TransactionStatus.INTRANS
-        # A plain outcome is never refused, so it needs no second round trip.
-        guard = partial(savepoint, conn) if within and not all(map(is_plain, outcomes.values())) else nullcontext
+        # A savepoint, so that the transaction of the caller survives a refusal. A plain outcome is never refused, so it
+        # needs no second round trip. LeaseLost must not leave a savepoint: that would undo what took effect.
+        guard = conn.transaction if within and not all(map(is_plain, outcomes.values())) else nullcontext
         try:
             calls = _settlement(self._token, outcomes, handled_by=self._handled_by) if self._token else ()
             for ids, statement in calls:
-                with guard():
-                    try:
-                        self._run(conn, statement, ids)
-                    except LeaseLost as error:
-                        lost.update(error.ids)
+                with guard(), suppress(LeaseLost):
+                    self._run(conn, statement, ids)
         except Exception as error:
             # Nothing can follow an error of the server in a transaction without a savepoint.
             if not _is_refusal(error) or conn.info.transaction_status is TransactionStatus.INERROR:
                 raise
-            self._settle_apart(conn, {id_: outcomes[id_] for id_ in outcomes if id_ in self._held}, lost, error)
+            self._settle_apart(conn, {id_: outcomes[id_] for id_ in outcomes if id_ in self._held}, error)
 
     def _settle_apart(
-        self,
-        conn: psycopg.Connection[Any],
-        outcomes: Mapping[int, Outcome | None],
-        lost: set[int],
-        error: Exception,
+        self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None], error: Exception
     ) -> None:
         """Settle by halves what one call refused, so that only the outcome that caused it is replaced."""
         ids = list(outcomes)
         if len(ids) > 1:
             for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-                self._settle(conn, {id_: outcomes[id_] for id_ in half}, lost)
+                self._settle(conn, {id_: outcomes[id_] for id_ in half})
             return
         for id_ in ids:
             # The outcome was replaced before, so the refusal is not about it.
@@ -211,7 +207,7 @@ class Held:
             # The text of other errors may quote a body.
             reason = str(error) if isinstance(error, PgQueueError) else type(error).__name__
             try:
-                self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")}, lost)
+                self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")})
             except BaseException:
                 # Whoever tries again begins with the outcome that cannot be kept.
                 self.unkept.discard(id_)
