@@ -55,10 +55,6 @@ class AirflowClient:
         """Return the answer of PATCH /api/v2/<path>."""
         return self._send("PATCH", f"/api/v2/{path}", body)
 
-    def delete(self, path: str) -> None:
-        """Send DELETE /api/v2/<path>."""
-        self._send("DELETE", f"/api/v2/{path}")
-
     def health(self) -> dict[str, Any]:
         """Return the state of each component, or {} while the API server does not answer."""
         try:
