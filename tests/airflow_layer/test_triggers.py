@@ -68,10 +68,6 @@ def test_a_trigger_comes_back_from_the_database_as_it_was(trigger: BaseEventTrig
     assert BaseEventTrigger.hash(*again.serialize()) == BaseEventTrigger.hash(*trigger.serialize())
 
 
-def test_a_trigger_opens_nothing_before_it_runs() -> None:
-    assert PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="nowhere").queue_name == "orders"
-
-
 def test_a_waiting_task_is_ended_with_the_doorbell_as_its_result(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish_batch(queue("orders"), ["{{ secret }}", "secret"])
     (event,) = within(20, take(as_task(PgQueueMessageTrigger(queue_name="orders", end_task=True)), 2))
