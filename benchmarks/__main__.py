@@ -6,7 +6,7 @@ import argparse
 import os
 from functools import partial
 
-from benchmarks import backlog, cases, drain, growth, idle, latency, snapshot  # noqa: F401 each registers its cases
+from benchmarks import backlog, cases, drain, growth, latency, snapshot  # noqa: F401 each registers its cases
 from benchmarks.anchors import cases as anchors  # noqa: F401 as they do
 from benchmarks.bench import CASES, Bench
 from benchmarks.curve import draw
@@ -24,8 +24,6 @@ def main() -> None:
             print(f"{one.name:24}{'' if one.quick else '(full only) '}{one.what}")
         return
     wanted = _wanted(arguments)
-    for name in wanted:
-        CASES[name].check()
     server = Server(find(arguments.pg).kind)
     with server.running():
         bench = Bench(

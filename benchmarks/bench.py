@@ -120,7 +120,6 @@ class Case:
     """A row of the report, or several that come from the same samples.
 
     :param quick: whether `make bench-quick` measures it.
-    :param check: raises SetupError if something is missing; called before anything is measured.
     """
 
     name: str
@@ -128,19 +127,18 @@ class Case:
     run: Run
     quick: bool
     group: str = ""
-    check: Callable[[], None] = lambda: None
 
 
 CASES: Final[dict[str, Case]] = {}
 
 
 def case(
-    name: str, what: str, *, quick: bool = True, group: str = "", check: Callable[[], None] = lambda: None
+    name: str, what: str, *, quick: bool = True, group: str = ""
 ) -> Callable[[Callable[[Bench], list[Line]]], Callable[[Bench], list[Line]]]:
     """Register a case under the name that --only takes; that of its group stands for all its cases."""
 
     def register(run: Run) -> Run:
-        CASES[name] = Case(name, what, run, quick, group, check)
+        CASES[name] = Case(name, what, run, quick, group)
         return run
 
     return register

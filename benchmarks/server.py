@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import psutil
 import psycopg
-from psycopg import sql
 
 from tools import QUEUE_DATABASE, STATE, SetupError
 from tools.binaries import debian
@@ -28,7 +27,6 @@ SETTINGS: Final[Mapping[str, str | int]] = {
     "synchronous_commit": "off",
     "fsync": "on",
     "jit": "off",
-    "log_line_prefix": "%m [%p] %d ",
 }
 
 
@@ -103,12 +101,6 @@ class Server(Cluster):
                 # One ended between the two: its time is now the postmaster's. A server that is gone is an error.
                 if not postmaster.is_running():
                     raise
-
-    def set_database(self, name: str, setting: str, value: str) -> None:
-        """Set a parameter for all later sessions of a database."""
-        statement = sql.SQL("ALTER DATABASE {} SET {} = {}")
-        with self.connect("postgres") as conn:
-            conn.execute(statement.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value)))
 
     def version(self) -> str:
         """Return the version that the server says it has."""

@@ -268,11 +268,13 @@ def stop_demo_stacks() -> None:
         Stack(STATE / kind / "airflow", metadata="", dags=ROOT).stop()
 
 
-def _start_all(cluster: Cluster) -> None:
+def _start_all(cluster: Cluster) -> Stack:
     try:
         cluster.start()
         print("Starting Airflow …", flush=True)
-        demo_stack(cluster).start()
+        stack = demo_stack(cluster)
+        stack.start()
+        return stack
     except BaseException:
         stop_demo_stacks()
         cluster.stop()
@@ -285,24 +287,16 @@ def _program() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.airflow", description=__doc__)
-    parser.add_argument("action", choices=["start", "stop", "status"])
-    action = parser.parse_args().action
-    if action == "stop":
+    parser.add_argument("action", choices=["start", "stop"])
+    if parser.parse_args().action == "stop":
         stop_demo_stacks()
         return
     cluster = demo_cluster()
-    if action == "start":
-        _start_all(cluster)
-    if not cluster.is_running():
-        sys.exit("not running")
-    stack = demo_stack(cluster)
-    running = stack.running()
-    print(f"Airflow:    {stack.url if running else 'not running'}  ({', '.join(running)})")
-    if running:
-        print(f"Queues:     {stack.url}/plugin/queues")
+    stack = _start_all(cluster)
+    print(f"Airflow:    {stack.url}")
+    print(f"Queues:     {stack.url}/plugin/queues")
     print(f"PostgreSQL: {cluster.dsn(QUEUE_DATABASE)}")
     print(f"Logs:       {stack.logs}")
-    sys.exit(0 if len(running) == len(COMMANDS) else 3)
 
 
 if __name__ == "__main__":

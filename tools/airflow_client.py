@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote, urlencode
+
+import httpx
 
 REQUEST_TIMEOUT: Final = 30.0
 WRITE_TIMEOUT: Final = 120.0  # longer, because a write that got no answer is not sent again
 REPEAT_FOR: Final = 120.0
 COMPONENTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 FINISHED: Final = frozenset({"success", "failed"})
-
-# Never through a proxy: the server is on the loopback address.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ApiError(Exception):
@@ -40,6 +36,9 @@ class AirflowClient:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        # Never through a proxy, because the server is on the loopback address; and with a connection for each request:
+        # a server that was killed has closed those that were kept, and a write is not sent again.
+        self._http = httpx.Client(base_url=url, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
         self._token: str | None = None
 
     def get(self, path: str, **parameters: Any) -> Any:
@@ -55,15 +54,11 @@ class AirflowClient:
         """Return the answer of PATCH /api/v2/<path>."""
         return self._send("PATCH", f"/api/v2/{path}", body)
 
-    def delete(self, path: str) -> None:
-        """Send DELETE /api/v2/<path>."""
-        self._send("DELETE", f"/api/v2/{path}")
-
     def health(self) -> dict[str, Any]:
         """Return the state of each component, or {} while the API server does not answer."""
         try:
             answer: dict[str, Any] = self._request("GET", "/api/v2/monitor/health", None, {}, timeout=5.0)
-        except (OSError, HTTPException, ApiError):
+        except (httpx.TransportError, ApiError):
             return {}
         return answer
 
@@ -167,7 +162,7 @@ class AirflowClient:
         while True:
             try:
                 return attempt()
-            except (OSError, HTTPException):
+            except httpx.TransportError:
                 if time.monotonic() > give_up_at:
                     raise
                 time.sleep(0.5)
@@ -195,20 +190,12 @@ class AirflowClient:
         headers: Mapping[str, str],
         timeout: float = REQUEST_TIMEOUT,
     ) -> Any:
-        request = urllib.request.Request(
-            self.url + path,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Accept": "application/json"} | dict(headers),
-            method=method,
+        answer = self._http.request(
+            method, path, json=body, headers={"Accept": "application/json", **headers}, timeout=timeout
         )
-        try:
-            with _opener.open(request, timeout=timeout) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                detail = error.read().decode(errors="replace")
-            raise ApiError(error.code, f"{method} {path}: {error.code} {detail[:1000]}") from error
-        return json.loads(text) if text else None
+        if answer.is_error:
+            raise ApiError(answer.status_code, f"{method} {path}: {answer.status_code} {answer.text[:1000]}")
+        return answer.json() if answer.content else None
 
 
 def _healthy(health: Mapping[str, Any], component: str, since: datetime | None) -> bool:

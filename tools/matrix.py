@@ -24,7 +24,7 @@ _LAYER: Final = (
 )
 _SMOKE: Final = tuple(
     f"tests/airflow_layer/test_{name}.py"
-    for name in ("decorator", "hub", "large_bodies", "operators", "provider_info", "sensors")
+    for name in ("decorator", "large_bodies", "operators", "provider_info", "sensors")
 )
 _SHORT: Final = (
     "tests/e2e/test_airflow.py::test_the_setup_dag_says_who_does_the_upkeep",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -58,11 +57,6 @@ class Cluster(Server):
         """The server's programs; finding them may install Debian's packages."""
         return find(self.kind)
 
-    @property
-    def has_cron(self) -> bool:
-        """Whether this server loads pg_cron."""
-        return self.binaries.has_cron
-
     def start(self) -> None:
         """Start the server, with new data if there are none, and wait until it takes connections."""
         self._refuse_another_version()
@@ -81,7 +75,7 @@ class Cluster(Server):
             )
 
     def _cron_settings(self) -> dict[str, str | int]:
-        if not self.has_cron:
+        if not self.binaries.has_cron:
             return {}
         # Through the socket: with background workers one long job would hold up all others.
         return cron_settings(self.cron_database) | {"cron.host": str(self.socket_directory)}
@@ -109,33 +103,17 @@ def demo_cluster() -> Cluster:
     return Cluster(STATE / found / "postgres", kind=found)
 
 
-def existing_demo_clusters() -> list[Cluster]:
-    """Return the clusters that `demo_cluster` made before, without installing anything."""
-    clusters = [Cluster(STATE / kind / "postgres", kind=kind) for kind in ("debian", "embedded")]
-    return [cluster for cluster in clusters if cluster.data.exists()]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.postgres", description=__doc__)
-    parser.add_argument("action", choices=["start", "stop", "status", "dsn", "destroy"])
+    parser.add_argument("action", choices=["stop", "destroy"])
     action = parser.parse_args().action
-    if action == "stop":
-        for cluster in existing_demo_clusters():
-            cluster.stop()
-        return
-    if action == "destroy":
-        for cluster in existing_demo_clusters():
-            cluster.destroy()
-        if package := embedded().package:
-            server_user.remove_copies(package)
-        return
-    cluster = demo_cluster()
-    if action == "start":
-        cluster.start()
-        cluster.create_database(QUEUE_DATABASE)
-    running = cluster.is_running()
-    print(cluster.dsn(QUEUE_DATABASE) if running else "not running")
-    sys.exit(0 if running else 3)
+    # Those that `demo_cluster` made before, without installing anything.
+    clusters = [Cluster(STATE / kind / "postgres", kind=kind) for kind in ("debian", "embedded")]
+    for cluster in clusters:
+        if cluster.data.exists():
+            cluster.stop() if action == "stop" else cluster.destroy()
+    if action == "destroy" and (package := embedded().package):
+        server_user.remove_copies(package)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,13 @@ from pathlib import Path
 
 
 def in_session(session: int) -> set[int]:
-    """Return the living processes of the session that this process leads."""
-    return {pid for pid, fields in _stats() if int(fields[3]) == session and fields[0] not in "ZX"}
+    """Return the processes of the session that this process leads, also those that ended and were not waited for."""
+    found = set()
+    for pid in _all():
+        with suppress(ProcessLookupError):
+            if os.getsid(pid) == session:
+                found.add(pid)
+    return found
 
 
 def with_environment(name: str, value: str, *, among: Collection[int] | None = None) -> set[int]:
@@ -48,12 +53,3 @@ def end(find: Callable[[], set[int]], *, patience: float = 30.0) -> None:
 
 def _all() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def _stats() -> list[tuple[int, list[str]]]:
-    """Return what /proc says about each process, from its state on: state, parent, group, session."""
-    found = []
-    for pid in _all():
-        with suppress(OSError), open(f"/proc/{pid}/stat") as file:
-            found.append((pid, file.read().rpartition(")")[2].split()))
-    return found

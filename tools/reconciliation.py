@@ -32,8 +32,7 @@ SELECT (SELECT count(*) - count(DISTINCT id) FROM messages.message_archive) AS a
          WHERE queue_name = 'flights' AND requeued_from IS NULL) AS consume_seconds
 """
 _LATENCY = """
-SELECT count(*) AS probes,
-       percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FROM leased_at - created_at)) AS seconds
+SELECT percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FROM leased_at - created_at)) AS seconds
   FROM messages.message_archive WHERE queue_name = 'wakeups'
 """
 
@@ -53,7 +52,6 @@ class Account:
     consumers: int
     publish_seconds: float
     consume_seconds: float
-    probes: int
     until_leased: tuple[float, float]
 
     @property
@@ -74,4 +72,4 @@ def read_account(conn: psycopg.Connection[Any]) -> Account:
         detail = cursor.execute(_DETAIL).fetchone() or {}
         latency = cursor.execute(_LATENCY).fetchone() or {}
     p50, p95 = latency["seconds"] or (float("nan"), float("nan"))
-    return Account(**account, **detail, probes=latency["probes"], until_leased=(p50, p95))
+    return Account(**account, **detail, until_leased=(p50, p95))

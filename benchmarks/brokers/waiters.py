@@ -1,6 +1,6 @@
 """Waits with many triggers of one kind in one event loop, as a triggerer does, and prints when each fires.
 
-python -m benchmarks.brokers.waiters CLASSPATH ARGUMENTS COUNT [QUEUES]
+python -m benchmarks.brokers.waiters CLASSPATH ARGUMENTS COUNT
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ async def wait(classpath: str, arguments: dict[str, Any], number: int) -> None:
         return
 
 
-async def main(classpath: str, arguments: str, count: str, queues: str | None = None) -> None:
-    """Print `ready` when all wait, and end when all have fired."""
-    numbers = [number % int(queues or count) for number in range(int(count))]
-    waiting = [asyncio.ensure_future(wait(classpath, json.loads(arguments), number)) for number in numbers]
+async def main(classpath: str, arguments: str, count: str) -> None:
+    """End when all have fired; RuntimeError if one does not wait."""
+    waiting = [asyncio.ensure_future(wait(classpath, json.loads(arguments), number)) for number in range(int(count))]
     await asyncio.sleep(5)
     if ended := [one for one in waiting if one.done()]:
         raise RuntimeError(f"{len(ended)} triggers did not wait: {ended[0]}")
-    print("ready", flush=True)
     await asyncio.gather(*waiting)
 
 

@@ -1,5 +1,5 @@
 """The group `growth`: what a verb costs as something grows that it does not touch. Each module registers its cases."""
 
-from benchmarks.growth import body, depth, groups, keys, leases, limits, priorities, queues, sessions
+from benchmarks.growth import body, depth, groups, leases, limits, priorities, queues, sessions
 
-__all__ = ["body", "depth", "groups", "keys", "leases", "limits", "priorities", "queues", "sessions"]
+__all__ = ["body", "depth", "groups", "leases", "limits", "priorities", "queues", "sessions"]

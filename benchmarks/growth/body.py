@@ -16,7 +16,7 @@ from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.report import Line, Row
 
 # Bytes, and about how many messages a second that may be.
-_SIZES: Final = {100: 130_000, 1000: 50_000, 8000: 9_000}
+_SIZES: Final = {100: 45_000, 1000: 45_000, 8000: 9_000}
 _LARGEST: Final = max(_SIZES)
 
 
@@ -27,42 +27,26 @@ def body(size: int) -> str:
 
 
 @case("growth-body-10", "lease and archive 10 at a time with bodies of 100 B, 1 kB, 8 kB, 4 clients", group=GROUP)
-def ten_at_a_time(bench: Bench) -> list[Line]:
-    return _bodies(bench, 10)
-
-
-@case(
-    "growth-body-100",
-    "lease and archive 100 at a time with bodies of 100 B, 1 kB, 8 kB, 4 clients",
-    quick=False,
-    group=GROUP,
-)
-def hundred_at_a_time(bench: Bench) -> list[Line]:
-    return _bodies(bench, 100)
-
-
-def _bodies(bench: Bench, batch: int) -> list[Line]:
+def bodies(bench: Bench) -> list[Line]:
     sizes = [_LARGEST] if bench.quick else list(_SIZES)
     samples = {}
     for size in sizes:
         samples[size] = bench.consume(
             {
-                peer.name: Contestant(peer, Load(peer.script("lease_archive", batch), batch), body=body(size))
+                peer.name: Contestant(peer, Load(peer.script("lease_archive", 10), 10), body=body(size))
                 for peer in (PGQUEUE, PGMQ)
             },
             rounds=turns(bench),
-            fastest=min(_SIZES[size], 45_000 if batch == 10 else _SIZES[size]),
+            fastest=_SIZES[size],
         )
     names = {"pgqueue": "pgqueue", "PGMQ": "pgmq"}
-    for what, y, of in (("", "messages per second", rates), ("-wal", "WAL, bytes per message", wal)):
-        series = {label: {size: of(samples[size][key]) for size in sizes} for label, key in names.items()}
-        bench.curve(f"growth-body-{batch}{what}", "bytes of the body", y, series)
+    series = {label: {size: wal(samples[size][key]) for size in sizes} for label, key in names.items()}
+    bench.curve("growth-body-10-wal", "bytes of the body", "WAL, bytes per message", series)
     lines: list[Line] = []
     for size in sizes:
         ours, theirs = samples[size]["pgqueue"], samples[size]["pgmq"]
         last = size == _LARGEST
-        name = f"lease-archive-{batch}, {size:,} B"
-        peer = "PGMQ read + archive"
+        name, peer = f"lease-archive-10, {size:,} B", "PGMQ read + archive"
         lines.append(Row(name, peer, rates(ours), rates(theirs), target=1.3 if last else None))
         limit = 0.6 if last else None
         lines.append(Row(f"{name}, WAL", peer, wal(ours), wal(theirs), "B/msg", limit, at_least=False))

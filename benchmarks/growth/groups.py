@@ -17,24 +17,13 @@ from benchmarks.report import Line, Row
 _NONE = 0
 
 
-def _sizes(bench: Bench) -> list[int]:
-    return [100] if bench.quick else [1, 100, 10_000]
-
-
 @case("growth-groups-publish", "publish 1,000 a call into 1 to 10,000 groups, one session", group=GROUP)
 def publish(bench: Bench) -> list[Line]:
-    return _publish(bench, "growth-groups-publish", clients=1, sizes=_sizes(bench))
+    sizes = [100] if bench.quick else [1, 100, 10_000]
 
-
-@case("growth-groups-publish-4", "publish 1,000 a call into 100 and 10,000 groups, 4 clients", quick=False, group=GROUP)
-def publish_together(bench: Bench) -> list[Line]:
-    return _publish(bench, "growth-groups-publish-4", clients=4, sizes=[100, 10_000])
-
-
-def _publish(bench: Bench, name: str, *, clients: int, sizes: list[int]) -> list[Line]:
     def contestant(peer: Peer, groups: int) -> Contestant:
         verb = "publish_groups" if groups else "publish_1000"
-        return Contestant(peer, Load(peer.script(verb, 1000).replace(":groups", str(groups)), 1000, clients))
+        return Contestant(peer, Load(peer.script(verb, 1000).replace(":groups", str(groups)), 1000, clients=1))
 
     wanted = {f"{peer.name}_{size}": (peer, size) for peer in (PGQUEUE, PGMQ) for size in (_NONE, *sizes)}
     samples = bench.publish({key: contestant(*one) for key, one in wanted.items()}, rounds=turns(bench))
@@ -42,20 +31,9 @@ def _publish(bench: Bench, name: str, *, clients: int, sizes: list[int]) -> list
     def of(peer: Peer, size: int) -> list[float]:
         return rates(samples[f"{peer.name}_{size}"])
 
-    bench.curve(
-        name,
-        "groups",
-        "messages per second",
-        {
-            "pgqueue": {size: of(PGQUEUE, size) for size in sizes},
-            "PGMQ, group header": {size: of(PGMQ, size) for size in sizes},
-            "pgqueue, no groups": {size: of(PGQUEUE, _NONE) for size in sizes},
-        },
-    )
-    together = "" if clients == 1 else f", {clients} clients"
     lines: list[Line] = []
     for size in sizes:
-        row = f"publish 1,000 into {size:,} group{'s' if size > 1 else ''}{together}"
+        row = f"publish 1,000 into {size:,} group{'s' if size > 1 else ''}"
         lines.append(Row(row, "without groups", of(PGQUEUE, size), of(PGQUEUE, _NONE), target=0.5))
         lines.append(Row(row, "PGMQ send_batch with group header", of(PGQUEUE, size), of(PGMQ, size)))
     return lines

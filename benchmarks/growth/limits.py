@@ -1,4 +1,4 @@
-"""What the limits of a queue cost its leases, and what turns and batches cost a queue that uses neither."""
+"""What the limits of a queue cost its leases."""
 
 from __future__ import annotations
 
@@ -41,21 +41,6 @@ def limits(bench: Bench) -> list[Line]:
         Row("lease-archive-10 of groups of many", "groups of one", of("max_leased_per_group"), of("none_grouped")),
         Row("lease-archive-10 with rates", "groups of many", of("rate_limit_per_group"), of("max_leased_per_group")),
     ]
-
-
-# A message without a key and a batch is in none of them, but each publish and archive has to find that out.
-_WITHOUT: Final = "DROP INDEX messages.message_fair_idx, messages.message_batch_idx, messages.message_archive_batch_idx"
-
-
-@case("growth-unused", "publish, lease and archive in a queue without turns and batches, 4 clients", group=GROUP)
-def unused(bench: Bench) -> list[Line]:
-    lines: list[Line] = []
-    for verb, batch, sample in (("publish", 1, bench.publish), ("lease_archive", 10, bench.consume)):
-        as_it_is = Contestant(PGQUEUE, Load(PGQUEUE.script(verb, batch), batch))
-        samples = sample({"ours": as_it_is, "without": replace(as_it_is, setup=_WITHOUT)}, rounds=turns(bench))
-        name = f"{verb.replace('_', '-')}-{batch} without turns and batches"
-        lines.append(Row(name, "without their indexes", rates(samples["ours"]), rates(samples["without"])))
-    return lines
 
 
 def _under(policy: str, peer: Peer) -> Peer:

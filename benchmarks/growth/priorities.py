@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks.bench import Bench, Contestant, case
-from benchmarks.cases import contestants, rates
+from benchmarks.bench import Bench, case
 from benchmarks.growth.sample import GROUP, milliseconds, prepared, turns
-from benchmarks.measure import Load, in_turns
+from benchmarks.measure import in_turns
 from benchmarks.peers.pgmq import PGMQ
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.report import Line, Row
@@ -17,15 +16,11 @@ from benchmarks.server import Connection
 _ALL = 10
 
 
-def _sizes(bench: Bench) -> list[int]:
-    return [1, _ALL] if bench.quick else [1, 4, _ALL]
-
-
 @case("growth-priorities", "a lease that finds nothing, in a queue that has seen 1 to 10 priorities", group=GROUP)
 def empty_lease(bench: Bench) -> list[Line]:
     with ExitStack() as stack:
         calls = {}
-        for number in _sizes(bench):
+        for number in [1, _ALL] if bench.quick else [1, 4, _ALL]:
             database, conn = stack.enter_context(prepared(bench, f"priorities_{number}", PGQUEUE))
             _see_priorities(conn, number)
             calls[number] = partial(milliseconds, bench, database, "SELECT count(*) FROM messages.lease('bench', 1);")
@@ -33,12 +28,6 @@ def empty_lease(bench: Bench) -> list[Line]:
         calls[0] = partial(milliseconds, bench, database, "SELECT count(*) FROM pgmq.read('bench', 300, 1);")
         samples = in_turns(calls, turns(bench))
     theirs = samples.pop(0)
-    bench.curve(
-        "growth-priorities",
-        "priorities",
-        "a lease that finds nothing, ms",
-        {"pgqueue": samples, "PGMQ, which has none": dict.fromkeys(samples, theirs)},
-    )
     lines: list[Line] = [
         Row(f"empty lease, {number} priorities", "with 1", samples[number], samples[1], "ms", target, at_least=False)
         for number, target in ((number, 2.0 if number == _ALL else None) for number in samples if number > 1)
@@ -51,22 +40,3 @@ def _see_priorities(conn: Connection, number: int) -> None:
         conn.execute("SELECT messages.publish('bench', '{}', priority => %s)", [(4 + priority) % _ALL])
     conn.execute("SELECT count(*) FROM messages.consume('bench', 1000)")
     conn.execute("VACUUM (ANALYZE) messages.message")
-
-
-@case(
-    "growth-priorities-full",
-    "lease and archive 10 of messages in 1 or 10 priorities, 4 clients",
-    quick=False,
-    group=GROUP,
-)
-def full_lease(bench: Bench) -> list[Line]:
-    peer = PGQUEUE.with_column("priority", f"n %% {_ALL}")
-    both = contestants("lease_archive", PGQUEUE, PGMQ, batch=10)
-    both["spread"] = Contestant(peer, Load(peer.script("lease_archive", 10), 10))
-    samples = bench.consume(both, rounds=min(bench.rounds, 4))
-    ours = rates(samples["spread"])
-    name = f"lease-archive-10 from {_ALL} priorities"
-    return [
-        Row(name, "from 1", ours, rates(samples["pgqueue"])),
-        Row(name, "PGMQ read + archive, no priorities", ours, rates(samples["pgmq"])),
-    ]

@@ -28,11 +28,12 @@ class Supervisor:
         self.runs: dict[str, str] = {}
         self.tasks: dict[tuple[str, int], str] = {}  # of each run: task and map index
         self.no_dags: set[str] = set()
+        self.in_process = False  # as in dag.test(), where a task gets the client's own errors
         self.started: list[str] = []
         self.on_start: Callable[[str], None] = lambda run_id: None
         self.lines: list[int] = []
         self.asked: Counter[str] = Counter()
-        self._client = Client(base_url="http://airflow", token="", transport=httpx.MockTransport(self._count))
+        self._client = Client(base_url="http://airflow", token="", transport=httpx.MockTransport(self._answer))
 
     def send(self, msg: Any) -> Any:
         """Answer a message of a task as the supervisor does."""
@@ -46,6 +47,8 @@ class Supervisor:
         if isinstance(msg, GetTICount):
             return TICount(count=sum(task in (msg.task_ids or []) for task, _ in self.tasks))
         if msg.dag_id in self.no_dags:
+            if self.in_process:
+                self._client.dags.get(msg.dag_id)
             raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404}))
         if isinstance(msg, TriggerDagRun):
             self.on_start(msg.run_id)
@@ -56,7 +59,9 @@ class Supervisor:
 
         return DagResult.model_construct(dag_id=msg.dag_id, is_paused=False)
 
-    def _count(self, request: httpx.Request) -> httpx.Response:
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.startswith("/dags/"):
+            return httpx.Response(404, json={"detail": {"reason": "not_found"}})
         self.lines.append(len(request.url.raw_path))
         asked = request.url.params
         states = asked.get_list("states") or ["queued", "running", "success", "failed"]

@@ -89,14 +89,6 @@ def test_with_batches_it_gets_lists(conn_id: str, conn: Connection, queue: Queue
     assert run(operator) == {"success": 2, "rejected": 1}
 
 
-def test_the_provider_brings_the_decorator() -> None:
-    from airflow_provider_pgqueue.get_provider_info import get_provider_info
-
-    (known,) = get_provider_info()["task-decorators"]
-    assert known == {"name": "pgqueue", "class-name": f"{pgqueue_task.__module__}.{pgqueue_task.__name__}"}
-    assert task.pgqueue is not None
-
-
 @pytest.mark.parametrize("arguments", [(1, 2), ()], ids=["too many", "too few"])
 def test_a_call_that_cannot_be_is_an_error_of_the_dag(arguments: tuple[int, ...]) -> None:
     @pgqueue_task(queue_name="orders")

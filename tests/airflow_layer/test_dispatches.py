@@ -97,9 +97,11 @@ def test_a_reconciliation_names_a_mapped_task_once_and_no_run(
 
 
 @pytest.mark.airflow_since("3.2")
+@pytest.mark.parametrize("in_process", [False, True], ids=["in a worker", "in dag.test()"])
 def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
-    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor, in_process: bool
 ) -> None:
+    supervisor.in_process = in_process
     queue("orders")
     open_one(conn)
     supervisor.no_dags.add("pack")

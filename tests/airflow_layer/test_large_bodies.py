@@ -267,7 +267,7 @@ def test_a_retry_of_a_request_waits_for_the_message_of_the_same_body(
     hook: PgQueueHook, queued: str, run: Run, conn: Connection
 ) -> None:
     for _ in range(2):
-        request = PgQueueRequestOperator(task_id="ask", queue_name="orders", message=LARGE)
+        request = PgQueueRequestOperator(task_id="ask", queue_name="orders", message=LARGE, wait_timeout=0.001)
         with pytest.raises(TaskDeferred):
             run(request)
     assert len(names(conn)) == 1

@@ -627,9 +627,7 @@ def test_an_async_function_is_awaited_in_one_loop(
     assert len(set(map(id, loops))) == 1
 
 
-def test_a_consumer_has_one_retry_soon_unless_the_author_says_otherwise() -> None:
-    assert consume(apply_function=judge).retries == 1
-    assert consume(apply_function=judge).retry_delay == timedelta(seconds=5)
+def test_a_consumer_is_retried_as_the_author_says() -> None:
     assert consume(apply_function=judge, retry_delay=timedelta(hours=1)).retry_delay == timedelta(hours=1)
     with DAG("slow", schedule=None, default_args={"retry_delay": timedelta(hours=2)}):
         assert consume(apply_function=judge).retry_delay == timedelta(hours=2)
@@ -711,13 +709,6 @@ def test_a_function_repairs_dead_messages_and_the_result_has_no_bodies(run: Run,
     assert "broken" not in repr(summary)
     row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy IS NOT NULL").fetchall()
     assert row == [("repair orders/manual__1/repair/-1",)]
-
-
-@pytest.mark.usefixtures("dead")
-def test_a_repair_names_its_function_and_chooses_by_result(run: Run, conn: Connection) -> None:
-    named = repair(function="operator:attrgetter", results=["failed"])
-    assert (run(named)["raised"], bodies(conn)) == (2, [])
-    assert run(repair(results=["rejected"]))["dismissed"] == 1
 
 
 @pytest.mark.usefixtures("dead")

@@ -227,7 +227,7 @@ def test_a_sensor_that_is_not_deferrable_looks_every_poll_interval(conn_id: str)
     assert sensor.poke_interval == 3
 
 
-@pytest.mark.parametrize("ending", [{}, *ENDS], ids=lambda ending: next(iter(ending), "nothing"))
+@pytest.mark.parametrize("ending", [{}, ENDS[0]], ids=lambda ending: next(iter(ending), "nothing"))
 def test_a_sensor_begins_in_the_triggerer_with_the_trigger_that_it_would_defer_to(
     conn_id: str, queue: Queue, run: Run, ending: dict[str, Any]
 ) -> None:

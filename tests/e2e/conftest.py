@@ -145,7 +145,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Stop the Airflow when no test of it is left: idle, it still takes a part of the machine from the others."""
     stack = item.session.stash.get(_STACK, None)
     if stack and (nextitem is None or HERE not in nextitem.path.parents):
-        stack.stop()
+        stack.stop(patience=0.0)  # nobody needs what it would still do
 
 
 @pytest.fixture(autouse=True)

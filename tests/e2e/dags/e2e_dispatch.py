@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,6 +75,3 @@ with DAG(
 
 with DAG("e2e_reconcile", schedule=None) as reconcile:
     PgQueueReconcileOperator(task_id="reconcile", queue_name="e2e_missed")
-
-if __name__ == "__main__":
-    dispatch.test(run_conf={"queue": sys.argv[1], "dag": sys.argv[2]})
