@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.consumer.settle import Held, Outcomes
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
-from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
+from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of, parse_outcomes
 
 OUTPUTS = [
     "null",
@@ -74,6 +74,11 @@ def test_a_row_says_how_its_message_ends(row: dict[str, Any], outcome: Outcome |
 
 def test_of_two_rows_for_a_message_the_first_one_counts() -> None:
     assert parsed({"id": 1, "result": "failed", "details": "no"}, {"id": 1, "result": "retry"}) == {1: Failed("no")}
+
+
+def test_a_table_without_rows_says_nothing() -> None:
+    empty = pa.table({"id": pa.array([], pa.int64()), "result": pa.array([], pa.string())})
+    assert outcomes_of(empty, [1, 2]) == {1: None, 2: None}
 
 
 def settled(conn: Connection, *rows: Mapping[str, Any]) -> dict[int, Any]:
