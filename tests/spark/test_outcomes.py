@@ -111,6 +111,7 @@ BAD = [
     ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0"),
     ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf"),
     ({"result": "rejected", "output": "{"}, "its output is not JSON"),
+    ({"output": '{"secret": "\\u0000"}'}, "its Success cannot be kept: "),
     # Each output is a value of its own: none reaches into the outcome of another message.
     ({"output": '1}, "1": {"result": "failed"'}, "its output is not JSON"),
 ]
@@ -127,11 +128,12 @@ def test_one_that_cannot_be_kept_fails_its_message_alone(
     for place, (_, why) in enumerate(BAD):
         assert found[2 * place][0] == "failed"
         assert why in found[2 * place][1]
+        assert "secret" not in found[2 * place][1]
         assert found[2 * place][3] is not None
         assert found[2 * place + 1][:3] == ["success", None, "2"]
     # Of those that PostgreSQL refuses the first one alone: the others of a lease are likely to be like it.
     assert caplog.text.count("ends as failed: its Success cannot be kept") == 1
-    assert all("ends as failed" in line for line in caplog.messages)
+    assert all("ends as failed" in line and "secret" not in line for line in caplog.messages)
 
 
 def test_in_a_transaction_too_one_that_cannot_be_kept_fails_its_message_alone(conn: Connection, queue: Queue) -> None:
