@@ -25,6 +25,7 @@ from airflow_provider_pgqueue.core import (
     Message,
     Rejected,
     RejectMessage,
+    Retry,
     Worker,
     run,
     verbs,

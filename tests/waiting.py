@@ -16,6 +16,10 @@ import psycopg
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds: a loaded machine is slow, and a test that fails is the only one that waits so long
 _PAUSE = 0.02
+_OTHER_WRITERS = """
+    SELECT FROM pg_stat_activity
+     WHERE backend_xid IS NOT NULL AND (datname IS DISTINCT FROM current_database() OR backend_type <> 'client backend')
+"""
 
 
 def until(
@@ -82,6 +86,14 @@ def until_waiting(
     """Return when sessions of this database meet a condition on pg_stat_activity: by default, wait for a lock."""
     question = f"SELECT FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
     until(lambda: conn.execute(question.encode()).rowcount >= sessions, what=f"{sessions} with {condition}")
+
+
+def until_nobody_else_writes(conn: psycopg.Connection[Any]) -> None:
+    """Return when no other database of the server and no autovacuum writes: they would hold the archive's log back.
+
+    Whoever begins then is younger than all that the test wrote.
+    """
+    until(lambda: not conn.execute(_OTHER_WRITERS).rowcount, what="those who write in other databases")
 
 
 def until_ended(conn: psycopg.Connection[Any]) -> None:

@@ -7,7 +7,10 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, LiteralString
+
+import psycopg
+from psycopg import sql
 
 from airflow_provider_pgqueue.testing import server_user
 from airflow_provider_pgqueue.testing.binaries import Binaries
@@ -48,7 +51,8 @@ class Cluster(Server):
         durable: bool = True,
         cron_database: str = QUEUE_DATABASE,
     ) -> None:
-        super().__init__(directory, durable=durable)
+        super().__init__(directory)
+        self.durable = durable
         self.kind = kind or os.environ.get("PG") or "auto"
         self.cron_database = cron_database
 
@@ -64,7 +68,34 @@ class Cluster(Server):
 
     def settings(self, port: int) -> dict[str, str | int]:
         """Return what this cluster sets apart from the defaults."""
-        return super().settings(port) | dict(SETTINGS) | self._cron_settings()
+        durable = {"fsync": "on", "full_page_writes": "on"} if self.durable else {}
+        return super().settings(port) | durable | dict(SETTINGS) | self._cron_settings()
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop and start again on the same port; all sessions are lost."""
+        self.stop(mode)
+        self.start()
+
+    def has_database(self, name: str) -> bool:
+        """Return whether the server has this database."""
+        with psycopg.connect(self.dsn(), autocommit=True) as conn:
+            return conn.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount == 1
+
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """Create a database unless it exists, and return its URI."""
+        if not self.has_database(name):
+            # A copy of the files is cheaper than one through the log; the price, a checkpoint, is small on this server.
+            command = "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"
+            self._execute(command, sql.Identifier(name), sql.Identifier(template))
+        return self.dsn(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database with all its sessions, if it exists."""
+        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", sql.Identifier(name))
+
+    def _execute(self, statement: LiteralString, *names: sql.Identifier) -> None:
+        with psycopg.connect(self.dsn(), autocommit=True) as conn:
+            conn.execute(sql.SQL(statement).format(*names))
 
     def _refuse_another_version(self) -> None:
         version_file = self.data / "PG_VERSION"
@@ -113,7 +144,8 @@ def main() -> None:
         if cluster.data.exists():
             cluster.stop() if action == "stop" else cluster.destroy()
     if action == "destroy" and (package := embedded().package):
-        server_user.remove_copies(package)
+        # What `reachable_copy` made of the package.
+        shutil.rmtree(server_user.temporary(package.parent), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def _batches(cursor: Any) -> Iterator[pa.RecordBatch]:
     try:
         yield from cursor.fetch_record_batch()
     except OSError as error:
-        raise translated(error, "") from None
+        raise translated(error) from None
 
 
 def _value(name: str, kind: str) -> sql.Composed:

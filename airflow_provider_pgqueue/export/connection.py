@@ -207,7 +207,7 @@ def reading(conn: Any, isolation: str = "READ COMMITTED") -> Iterator[Any]:
     conn.adbc_connection.set_autocommit(True)
 
 
-def translated(error: Exception, given: str) -> PgQueueError:
+def translated(error: Exception, given: str = "") -> PgQueueError:
     """Return the error of the tree for one of the Arrow driver, or of Arrow in the middle of a result."""
     said = re.search(r"(ERROR|FATAL): +(.*)", str(error))
     # What a row has stands in quotes, in those of some language.
@@ -224,8 +224,9 @@ def translated(error: Exception, given: str) -> PgQueueError:
 def _resolved(given: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters that libpq would connect with, without those that are its own defaults.
 
-    libpq assembles them itself: it is given a wrong one, so that it fails before it connects. A service that it does
-    not know is left for it to report when it connects.
+    libpq says what it assembled from the variables and the service file even if one of the values is wrong, and then
+    connects to nothing. So it is asked twice: with a wrong port, and for the port with a wrong `sslmode`. A service
+    that it does not know is left for it to report when it connects.
     """
     of_psycopg = {name: given.pop(name) for name in ("prepare_threshold",) if name in given}
     found = _refused(given, port=_TOO_MANY_PORTS)
@@ -242,6 +243,7 @@ def _resolved(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(given: dict[str, Any], **wrong: str) -> dict[str, str]:
+    """Return what libpq assembled before it noticed that a value is wrong; nothing if it knows no such service."""
     conn = PGconn.connect_start(make_conninfo("", **(given | wrong)).encode())
     try:
         return {option.keyword.decode(): option.val.decode() for option in conn.info if option.val}

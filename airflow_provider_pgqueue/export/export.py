@@ -94,5 +94,5 @@ class Threads:
                 for one in pool.map(work, items):
                     done.append(one)
         except (adbc.Error, pa.ArrowException) as error:
-            raise translated(error, "") from None
+            raise translated(error) from None
         return done

@@ -16,15 +16,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import psycopg
-from psycopg import sql
-
-from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.testing import SetupError, server_user
 from airflow_provider_pgqueue.testing.binaries import Binaries, installed
-from airflow_provider_pgqueue.testing.ports import free_port, is_free
+from airflow_provider_pgqueue.testing.ports import free_port
 
-_FAST_AND_UNSAFE: Final[dict[str, str | int]] = {"fsync": "off", "full_page_writes": "off"}
 _PREFIX: Final = "pgqueue-test-"
 _LONGEST_SOCKET_PATH: Final = 100  # the system allows 107 bytes, and the server adds .s.PGSQL.<port>
 
@@ -36,12 +31,12 @@ class Server:
     data unless somebody else took it. As root the server runs as the user `postgres`, or `nobody` if there is
     none; where that user cannot reach `directory`, the data live under the system's temporary directory.
 
+    It does without fsync: its data outlive a crash of the server, not of the machine.
+
     :param directory: where data, log and settings go; made when needed.
-    :param durable: False turns fsync off: safe against a crash of the server, not of the machine.
     """
 
-    def __init__(self, directory: Path, *, durable: bool = True) -> None:
-        self.durable = durable
+    def __init__(self, directory: Path) -> None:
         self.wanted = directory
         self.directory = server_user.reachable(directory)
         self.data = self.directory / "data"
@@ -82,11 +77,6 @@ class Server:
         if self.is_running():
             self._pg_ctl("stop", "-w", "-t", "60", "-m", mode)
 
-    def restart(self, mode: str = "fast") -> None:
-        """Stop and start again on the same port; all sessions are lost."""
-        self.stop(mode)
-        self.start()
-
     def destroy(self) -> None:
         """Stop the server and remove its data."""
         self.stop("immediate")
@@ -100,27 +90,6 @@ class Server:
         if not (self.data / "postmaster.pid").exists():
             return False
         return self._run("pg_ctl", "-D", str(self.data), "status", check=False).returncode == 0
-
-    def has_database(self, name: str) -> bool:
-        """Return whether the server has this database."""
-        with psycopg.connect(self.dsn(), autocommit=True) as conn:
-            return conn.execute(query("testing/has_database"), [name]).rowcount == 1
-
-    def create_database(self, name: str, *, template: str = "template1") -> str:
-        """Create a database unless it exists, and return its URI."""
-        if not self.has_database(name):
-            # A copy of the files is cheaper than one through the log; the price, a checkpoint, is small on this server.
-            command = "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"
-            self._execute(command, sql.Identifier(name), sql.Identifier(template))
-        return self.dsn(name)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database with all its sessions, if it exists."""
-        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", sql.Identifier(name))
-
-    def _execute(self, statement: str, *names: sql.Identifier) -> None:
-        with psycopg.connect(self.dsn(), autocommit=True) as conn:
-            conn.execute(sql.SQL(statement).format(*names))
 
     def _make_directories(self) -> None:
         self.wanted.mkdir(parents=True, exist_ok=True)
@@ -139,9 +108,7 @@ class Server:
 
     def _choose_port(self) -> int:
         port_file = self.directory / "port"
-        if port_file.exists() and is_free(self.port):
-            return self.port
-        port = free_port()
+        port = free_port(self.port if port_file.exists() else 0)
         port_file.write_text(str(port))
         return port
 
@@ -151,12 +118,13 @@ class Server:
 
     def settings(self, port: int) -> dict[str, str | int]:
         """Return what this server sets apart from the defaults."""
-        own: dict[str, str | int] = {
+        return {
             "listen_addresses": "127.0.0.1",
             "port": port,
             "unix_socket_directories": str(self.socket_directory),
+            "fsync": "off",
+            "full_page_writes": "off",
         }
-        return own if self.durable else own | _FAST_AND_UNSAFE
 
     def _pg_ctl(self, action: str, *options: str) -> None:
         self._run("pg_ctl", "-D", str(self.data), action, *options)
@@ -206,7 +174,7 @@ def private_server() -> Iterator[str]:
         unnamed = at_end.enter_context((directory / "lock.new").open("w"))
         fcntl.flock(unnamed, fcntl.LOCK_EX)
         os.rename(unnamed.name, directory / "lock")
-        server = Server(directory, durable=False)
+        server = Server(directory)
         at_end.callback(server.destroy)
         server.start()
         yield server.dsn()

@@ -61,11 +61,6 @@ def reachable_copy(*folders: Path) -> Path:
     return copies
 
 
-def remove_copies(folder: Path) -> None:
-    """Remove what `reachable_copy` made of this folder and its neighbours."""
-    shutil.rmtree(temporary(folder.parent), ignore_errors=True)
-
-
 def temporary(path: Path) -> Path:
     """Return the name of a short directory that stands for `path`."""
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]

@@ -45,7 +45,7 @@ class Broker:
 @contextmanager
 def pgqueue() -> Iterator[Broker]:
     """PostgreSQL, with its queues."""
-    server = Server(_PLACE / "postgres", durable=False)
+    server = Server(_PLACE / "postgres")
     try:
         server.start()
         with connect(server.dsn()) as conn:

@@ -29,8 +29,7 @@ from airflow_provider_pgqueue.spark.source.log_end import LogPace, LogPlan, LogW
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE
 from tests.archive import make_partition
 from tests.core.roles.test_roles import logins
-from tests.spark.foreigners import let_foreigners_pass
-from tests.waiting import until
+from tests.waiting import until, until_nobody_else_writes
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -43,10 +42,10 @@ RESTLESS = LogPace(longest_rest=0)
 class PatientLog(ArchiveLog):
     """A log that nobody holds back but the sessions of the test."""
 
-    foreigners: Connection
+    conn: Connection
 
     def latestOffset(self, start: Json, limit: Any) -> Json:
-        let_foreigners_pass(self.foreigners)
+        until_nobody_else_writes(self.conn)
         return super().latestOffset(start, limit)
 
 
@@ -57,7 +56,7 @@ def log(dsn: str, conn: Connection) -> Iterator[Log]:
 
     def follow(columns: tuple[str, ...] = ("id",), pace: LogPace = RESTLESS, **options: str) -> ArchiveLog:
         log = PatientLog(Database(dsn), options, ARCHIVE.spark_schema(columns), pace)
-        log.foreigners = conn
+        log.conn = conn
         opened.append(log)
         return log
 
@@ -177,7 +176,7 @@ def test_the_backlog_is_planned_once_and_not_for_each_batch(dsn: str, conn: Conn
 
     for _ in range(20):
         archive(1)
-    let_foreigners_pass(conn)
+    until_nobody_else_writes(conn)
     with closing(Counting(Database(dsn), "pgqueue archive log")) as session:
         plan, end, here, sizes = LogPlan(session), LogWatch(session).end(), 0, []
         while (step := plan.next_step(here, end, 2)) is not None:
@@ -192,7 +191,7 @@ def test_a_plan_that_is_cut_short_goes_on_where_it_ended(conn: Connection, archi
     for _ in range(7):
         archive(1)
     steps = "SELECT xid, messages FROM messages.split_archive_log(%s, %s, 2, max_steps => 2)"
-    let_foreigners_pass(conn)
+    until_nobody_else_writes(conn)
     horizon = scalar(conn, "SELECT horizon FROM messages.archive_log_end()")
     first = conn.execute(steps, [0, horizon]).fetchall()
     second = conn.execute(steps, [first[-1][0], horizon]).fetchall()
@@ -617,7 +616,7 @@ def test_spark_gives_all_columns_and_ends_with_what_was_there_at_the_start(
     spark: SparkSession, archive: Archive, conn: Connection, tmp_path: Path
 ) -> None:
     mine = archive(4) + archive(1)
-    let_foreigners_pass(conn)
+    until_nobody_else_writes(conn)
     stream = (
         spark.readStream.format("pgqueue")
         .options(table="archive", columns="*", maxMessagesPerTrigger="4", numPartitions="2")
@@ -672,7 +671,7 @@ def test_each_message_is_given_once_while_many_archive_at_random(
         while conn.execute("SELECT FROM messages.message").rowcount:  # what the last rollbacks gave back
             conn.execute("SELECT messages.upkeep()")
             conn.execute("SELECT messages.consume('orders', 100)")
-        let_foreigners_pass(conn)
+        until_nobody_else_writes(conn)
 
         def has_all() -> bool:
             query.processAllAvailable()  # it may have looked just before the end

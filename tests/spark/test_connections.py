@@ -21,9 +21,10 @@ from airflow_provider_pgqueue.spark.pipelines.drain.task import Share
 from airflow_provider_pgqueue.spark.source.read import RangeReader
 from airflow_provider_pgqueue.spark.source.tables import table_of
 from tests.core.roles.test_roles import logins
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
-EXECUTORS = 40
+EXECUTORS = 20
 LIMIT = 6
 
 
@@ -31,8 +32,7 @@ LIMIT = 6
 def narrow(dsn: str) -> Iterator[str]:
     """The database, for a role that may have six connections."""
     with logins(dsn) as login:
-        with login("narrow", "messages_pipeline", "messages_consumer", "messages_publisher"):
-            pass
+        login("narrow", "messages_pipeline", "messages_consumer").close()
         with psycopg.connect(dsn, autocommit=True) as admin:
             admin.execute(f"ALTER ROLE narrow CONNECTION LIMIT {LIMIT}".encode())
         yield make_conninfo(dsn, user="narrow")
@@ -75,8 +75,8 @@ def test_many_executors_drain_over_six_connections(
 def test_many_executors_read_over_six_connections(
     narrow: str, dsn: str, conn: Connection, queue: Callable[..., str]
 ) -> None:
-    # Four messages in a page, and 64 pages in each of 40 pieces at least.
-    published = publish(conn, 12_000, "x" * 1800) if queue("orders") else set()
+    # Four messages in a page, and 64 pages in each piece at least.
+    published = publish(conn, 300 * EXECUTORS, "x" * 1800) if queue("orders") else set()
     options = {"table": "queue", "columns": "id", "numPartitions": str(EXECUTORS)}
     schema = table_of(options).spark_schema(["id"])
     # Planned while there was room for all.
@@ -90,15 +90,15 @@ def test_many_executors_read_over_six_connections(
 def test_a_read_and_a_drain_are_cut_to_the_connections_that_are_free(
     narrow: str, session: SparkSession, conn: Connection, queue: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    published = publish(conn, 1000) if queue("orders") else set()
+    published = publish(conn, 400) if queue("orders") else set()
     register(session, narrow)
     with psycopg.connect(narrow):  # somebody else
         reading = session.read.format("pgqueue").options(table="queue", columns="id", numPartitions=EXECUTORS).load()
         assert {row.id for row in reading.collect()} == published
         summary = drain(session, queue="orders", function=handle, dsn=narrow, parallelism=EXECUTORS, batch_size=10)
-    assert summary["results"]["success"] == 1000
+    assert summary["results"]["success"] == 400
     assert {attempts for _, attempts in archived(conn)} == {1}
-    assert "the server has 4 connections free: the work of 40 tasks is queued in 2 tasks" in caplog.text
+    assert "the server has 4 connections free: the work of 20 tasks is queued in 2 tasks" in caplog.text
 
 
 @pytest.mark.parametrize("limit", ["role", "database", "server"])
@@ -121,17 +121,21 @@ def test_the_room_is_what_the_narrowest_limit_leaves(narrow: str, dsn: str, conn
 
 def test_who_finds_no_connection_waits_for_one_and_says_so(narrow: str, caplog: pytest.LogCaptureFixture) -> None:
     held = [psycopg.connect(narrow) for _ in range(LIMIT)]
-    release = threading.Timer(4, held[0].close)
-    release.start()
-    try:
-        for opened in (Database(narrow).connect(), Database(narrow).arrow()):
-            with opened:
-                pass
-    finally:
-        release.join()
-        for one in held:
-            one.close()
-    assert "no connection yet, trying for up to 60 s: " in caplog.text
+
+    def release_one() -> None:
+        until(lambda: "no connection yet, trying for up to 60 s: " in caplog.text)
+        held[0].close()
+
+    with ThreadPoolExecutor() as pool:
+        released = pool.submit(release_one)
+        try:
+            for opened in (Database(narrow).connect(), Database(narrow).arrow()):
+                with opened:
+                    pass
+            released.result()
+        finally:
+            for one in held:
+                one.close()
     assert any('too many connections for role "narrow"' in message for message in caplog.messages)
 
 

@@ -18,7 +18,6 @@ import pandas as pd
 import psycopg
 import pyarrow as pa
 import pytest
-from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import (
@@ -34,7 +33,6 @@ from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain
 from airflow_provider_pgqueue.spark.package import package
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
-from tests.core.roles.test_roles import logins
 from tests.spark.functions import accept
 from tests.waiting import until
 from tools import ROOT
@@ -174,17 +172,6 @@ def test_the_heads_of_all_groups_are_shared_by_the_consumers(
     draining(meet, batch_size=1000)
     tasks = {handler.split()[-1].partition(".")[0] for *_, handler in archive(conn).values()}
     assert tasks == {"0", "1"}
-
-
-def test_a_consumer_that_may_run_pipelines_may_drain(
-    spark: SparkSession, conn: Connection, queue: Queue, dsn: str
-) -> None:
-    queue("orders")
-    publish(conn, 1)
-    with logins(dsn) as login:
-        login("drainer", "messages_consumer", "messages_pipeline")
-        done = drain(spark, queue="orders", function=accept, dsn=make_conninfo(dsn, user="drainer"), parallelism=1)
-    assert done["archived"] == 1
 
 
 def test_what_a_killed_try_of_the_run_held_comes_back_to_it_and_what_others_hold_stays(

@@ -21,9 +21,8 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import InvalidArgument
 from airflow_provider_pgqueue.core.errors import ExportError
 from airflow_provider_pgqueue.export import export_archive, exported_queues
-from airflow_provider_pgqueue.export.exporter import Exporter
 from airflow_provider_pgqueue.spark import export, read_export
-from tests.archive import change, cut, damage, exists, ids_in_data, make_partition, rows_in_archive
+from tests.archive import change, cut, exists, ids_in_data, make_partition, rows_in_archive
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -55,15 +54,13 @@ def threads(dsn: str, target: Path) -> Export:
 # By tasks -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", ["with Spark", "without Spark"])
 def test_an_export_with_spark_and_one_without_are_the_same_and_continue_each_other(
-    conn: Connection, session: SparkSession, target: Path, do: Export, threads: Export, first: str
+    conn: Connection, session: SparkSession, target: Path, do: Export, threads: Export
 ) -> None:
-    one, other = (do, threads) if first == "with Spark" else (threads, do)
     names = [make_partition(conn, 41, 400), make_partition(conn, 40, 100)]
     cut(conn, names[0], 3)
     expected = rows_in_archive(conn, names[0]) + rows_in_archive(conn, names[1])
-    began, continued = one(partitions=names[:1]), other()
+    began, continued = do(partitions=names[:1]), threads()
     assert set(began) == set(continued)
     assert (began["exported"], continued["skipped"], continued["exported"]) == (names[:1], names[:1], names[1:])
     assert rows_in_export(session, target) == expected
@@ -76,33 +73,15 @@ def test_an_export_with_spark_and_one_without_are_the_same_and_continue_each_oth
     by_both = content()
     assert len(by_both) > 10
     shutil.rmtree(target)
-    assert other()["exported"] == names
+    assert threads()["exported"] == names
     assert content() == by_both
     change(conn, names[0], "UPDATE {} SET details = 'changed' WHERE id % 2 = 0")
     expected = rows_in_archive(conn, names[0]) + rows_in_archive(conn, names[1])
-    done = one(drop=True)
+    done = do(drop=True)
     assert (done["exported"], done["skipped"], done["dropped"]) == (names[:1], names[1:], names)
     assert rows_in_export(session, target) == expected
-    again = other(partitions=names, drop=True)
+    again = threads(partitions=names, drop=True)
     assert (again["skipped"], again["dropped"], ids_in_data(target)) == (names, [], [row[0] for row in expected])
-
-
-def test_files_that_cannot_be_read_back_are_noticed_by_the_tasks(
-    conn: Connection, target: Path, do: Export, threads: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = make_partition(conn, 40, 100)
-    threads()
-    ensure = Exporter.ensure
-
-    def damage_afterwards(*arguments: Any, **named: Any) -> Any:
-        done = ensure(*arguments, **named)
-        damage(next(target.rglob("*.parquet")))
-        return done
-
-    monkeypatch.setattr(Exporter, "ensure", damage_afterwards)
-    assert "cannot be read back" in do(drop=True)["kept"][name]
-    monkeypatch.undo()
-    assert do(drop=True)["dropped"] == [name]
 
 
 def test_an_age_out_of_range_is_refused(do: Export) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_provider_pgqueue import spark as pipelines
 from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.migrations import code_version
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.pipelines.pipeline import raised_in_spark
@@ -126,6 +127,13 @@ COMMANDS = {
     "replay": ("--to-queue", "orders"),
     "reconcile": (),
 }
+TASKS = r"\d+ of \d+ tasks done, at work for \d+ s"
+# What they say meanwhile; test_parallelism.py has what an export says.
+PROGRESS = {
+    "triage": (f"triage nightly triage: {TASKS}",),
+    "replay": (f"replay nightly replay, counting: {TASKS}", f"replay nightly replay: {TASKS}"),
+    "reconcile": (f"reconcile nightly reconcile: {TASKS}",),
+}
 
 
 @pytest.fixture
@@ -169,8 +177,14 @@ def call(
 
 
 @pytest.mark.parametrize("pipeline", COMMANDS)
-def test_a_pipeline_names_what_is_wrong_with_the_database_and_the_same_run_completes_afterwards(
-    call: Calls, dsn: str, conn: Connection, queue: Queue, pipeline: str
+def test_a_pipeline_names_what_is_wrong_with_the_database_and_the_same_run_completes_afterwards_and_once(
+    call: Calls,
+    dsn: str,
+    conn: Connection,
+    queue: Queue,
+    pipeline: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backlog(conn, queue)
     before = state(conn)
@@ -178,9 +192,14 @@ def test_a_pipeline_names_what_is_wrong_with_the_database_and_the_same_run_compl
         with wrong(dsn, conn) as given:
             assert_refused(call(pipeline, where=given.dsn), given.error, given.says)
         assert state(conn) == before
+    monkeypatch.setattr(TUNING, "say_every", 0.02)
     done = call(pipeline)
     assert (done.status, type(json.loads(*done.output))) == (0, dict)
-    assert call(pipeline).output == done.output
+    for said in PROGRESS.get(pipeline, ()):
+        assert any(re.fullmatch(said, line) for line in caplog.messages), caplog.messages
+    leave_two(conn)
+    before = state(conn)
+    assert (call(pipeline).output, state(conn)) == (done.output, before)
 
 
 def assert_refused(called: Called, error: type[errors.PgQueueError], says: str) -> None:
@@ -193,6 +212,11 @@ def backlog(conn: Connection, queue: Queue) -> None:
     """Let a message wait in `orders`, another be dead, and twenty be in a closed partition."""
     queue("orders", max_attempts=1)
     make_partition(conn, 40, 20)
+    leave_two(conn)
+
+
+def leave_two(conn: Connection) -> None:
+    """Let one more message wait in `orders`, and one more be dead."""
     conn.execute(
         "SELECT messages.publish_batch('orders', jsonb_build_array(%(body)s::text, %(body)s::text))", {"body": CANARY}
     )

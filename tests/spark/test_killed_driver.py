@@ -24,11 +24,10 @@ from airflow_provider_pgqueue.spark import export, repair, replay
 from tests.archive import ids_in_data, make_partition, rows_in_archive
 from tests.clones import Clones
 from tests.spark.driver import driver
-from tests.spark.foreigners import let_foreigners_pass
 from tests.spark.test_export import rows_in_export
 from tests.spark.test_replay import copies
 from tests.spark.test_writer import bodies, numbers, publish
-from tests.waiting import until
+from tests.waiting import until, until_nobody_else_writes
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -352,7 +351,7 @@ def test_streams_of_a_killed_driver_go_on_where_they_were_and_lose_and_double_no
         "log": log.option("queue", "mail").load().writeStream.foreachBatch(keep),
         "lease": stream.load().writeStream.format("pgqueue").option("table", "archive"),
     }
-    let_foreigners_pass(conn)
+    until_nobody_else_writes(conn)
     for name, writer in writers.items():
         query = writer.option("checkpointLocation", str(places[name])).trigger(availableNow=True).start()
         assert query.awaitTermination(120)

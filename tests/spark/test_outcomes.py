@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.consumer.held import Held, Outcomes
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
-from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
+from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of, parse_outcomes
 
 OUTPUTS = [
     "null",
@@ -76,6 +76,11 @@ def test_of_two_rows_for_a_message_the_first_one_counts() -> None:
     assert parsed({"id": 1, "result": "failed", "details": "no"}, {"id": 1, "result": "retry"}) == {1: Failed("no")}
 
 
+def test_a_table_without_rows_says_nothing() -> None:
+    empty = pa.table({"id": pa.array([], pa.int64()), "result": pa.array([], pa.string())})
+    assert outcomes_of(empty, [1, 2]) == {1: None, 2: None}
+
+
 def settled(conn: Connection, *rows: Mapping[str, Any]) -> dict[int, Any]:
     """Publish and lease a message for each row, settle them as the rows say, and return what the archive has by row."""
     run(conn, verbs.publish_batch("orders", range(len(rows))))
@@ -106,6 +111,7 @@ BAD = [
     ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0"),
     ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf"),
     ({"result": "rejected", "output": "{"}, "its output is not JSON"),
+    ({"output": '{"secret": "\\u0000"}'}, "its Success cannot be kept: "),
     # Each output is a value of its own: none reaches into the outcome of another message.
     ({"output": '1}, "1": {"result": "failed"'}, "its output is not JSON"),
 ]
@@ -122,11 +128,12 @@ def test_one_that_cannot_be_kept_fails_its_message_alone(
     for place, (_, why) in enumerate(BAD):
         assert found[2 * place][0] == "failed"
         assert why in found[2 * place][1]
+        assert "secret" not in found[2 * place][1]
         assert found[2 * place][3] is not None
         assert found[2 * place + 1][:3] == ["success", None, "2"]
     # Of those that PostgreSQL refuses the first one alone: the others of a lease are likely to be like it.
     assert caplog.text.count("ends as failed: its Success cannot be kept") == 1
-    assert all("ends as failed" in line for line in caplog.messages)
+    assert all("ends as failed" in line and "secret" not in line for line in caplog.messages)
 
 
 def test_in_a_transaction_too_one_that_cannot_be_kept_fails_its_message_alone(conn: Connection, queue: Queue) -> None:

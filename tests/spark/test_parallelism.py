@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.spark import drain, export
 from tests.archive import cut, make_partition, rows_in_archive
 from tests.spark.test_export import rows_in_export
@@ -91,20 +95,24 @@ def test_a_drain_ends_in_the_same_state(
     }  # fmt: skip
 
 
-def test_an_export_has_the_same_files_and_rows(
+def test_an_export_has_the_same_files_and_rows_and_says_how_far_it_is(
     session: SparkSession,
     dsn: str,
     conn: Connection,
     tmp_path: Path,
     fault: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = make_partition(conn, 40, 3000)
     cut(conn, name, 15)
     expected = rows_in_archive(conn, name)
     files = {}
+    monkeypatch.setattr(TUNING, "say_every", 0.02)
+    caplog.set_level(logging.INFO)
     for width in WIDTHS:
         target = tmp_path / str(width)
-        export(session, target=str(target), dsn=dsn, parallelism=width)
+        export(session, target=str(target), dsn=dsn, parallelism=width, drop=width == 16)
         assert rows_in_export(session, target) == expected
         # The name of a file ends with that of its export.
         files[width] = {
@@ -121,3 +129,8 @@ def test_an_export_has_the_same_files_and_rows(
         )
     assert len(files[1]) > 16
     assert files[1] == files[16]
+    found = [re.fullmatch(rf"partition {name}: (\d+) of (\d+) parts in files, .* MB", line) for line in caplog.messages]
+    assert any(0 < int(match[1]) < int(match[2]) for match in found if match)
+    assert f"partition {name}: being compared with its export" in caplog.messages
+    tasks = r"\d+ of \d+ tasks done, at work for \d+ s"
+    assert any(re.fullmatch(rf"export \S+, reading back partition {name}: {tasks}", line) for line in caplog.messages)

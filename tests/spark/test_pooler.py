@@ -15,6 +15,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.export import export_archive
 from airflow_provider_pgqueue.export.connection import Database, rows
 from airflow_provider_pgqueue.spark import (
     drain,
@@ -27,9 +28,8 @@ from airflow_provider_pgqueue.spark import (
     triage,
 )
 from airflow_provider_pgqueue.spark.source.staging import Stage
-from tests.archive import make_partition, rows_in_archive
+from tests.archive import make_partition
 from tests.spark.functions import accept, keep
-from tests.spark.test_export import rows_in_export
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -63,24 +63,6 @@ def test_a_repair_requeues_each_dead_message(
     assert all(body % 2 == 0 for (body,) in bodies)
 
 
-def test_a_lease_stream_archives_each_message_once(
-    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Queue, tmp_path: Path
-) -> None:
-    register(session, pooled_dsn)
-    run(conn, verbs.publish_batch(queue("orders"), list(range(300))))
-    options = {"table": "queue", "queue": "orders", "streamName": "packer", "maxMessagesPerTrigger": "60"}
-    stream = session.readStream.format("pgqueue").options(**options)
-    judged = stream.load().selectExpr("id", "lock_token", "'success' AS result", "message AS output")
-    sink = judged.writeStream.format("pgqueue").option("table", "archive")
-    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert sink.trigger(availableNow=True).start().awaitTermination(240)
-    found = conn.execute("SELECT message, output, result FROM messages.message_archive ORDER BY id").fetchall()
-    assert found == [(number, number, "success") for number in range(300)]
-    assert conn.execute("SELECT FROM messages.message").rowcount == 0
-    # Spark commits a batch when it looks for the next: of the last one the names stay until the stream starts again.
-    assert conn.execute("SELECT FROM messages.named_lease WHERE lock_token IS NOT NULL").rowcount == 2
-
-
 def test_slots_go_with_the_transaction(pooled_dsn: str, conn: Connection, queue: Queue) -> None:
     stage = Stage(Database(pooled_dsn), "job", queue("orders"), slots=2)
     stage.open("nightly")
@@ -104,18 +86,11 @@ def test_reads_share_the_sessions_of_the_pooler(pooled_dsn: str) -> None:
         assert list(pool.map(read, range(80))) == [{number} for number in range(80)]
 
 
-def test_an_export_is_alone_and_drops_what_it_exported(
-    session: SparkSession, pooled_dsn: str, dsn: str, conn: Connection, tmp_path: Path
-) -> None:
-    name = make_partition(conn, 40, 3000)
-    expected = rows_in_archive(conn, name)
-    target = str(tmp_path / "export")
+def test_an_export_is_alone(pooled_dsn: str, dsn: str, conn: Connection, tmp_path: Path) -> None:
+    make_partition(conn, 40, 3000)
     with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda at: export(session, target=target, dsn=at), (pooled_dsn, dsn)))
+        both = list(pool.map(lambda at: export_archive(at, target=str(tmp_path)), (pooled_dsn, dsn)))
     assert sorted(len(done["exported"]) for done in both) == [0, 1]
-    assert rows_in_export(session, tmp_path / "export") == expected
-    assert export(session, target=target, dsn=pooled_dsn, drop=True)["dropped"] == [name]
-    assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
 
 
 def test_a_connection_string_says_whether_statements_are_prepared(dsn: str) -> None:
@@ -128,11 +103,20 @@ def test_a_connection_string_says_whether_statements_are_prepared(dsn: str) -> N
 
 
 def follow(session: SparkSession, **options: str) -> int:
-    """Return how many rows a stream of everything that is there gives."""
-    stream = session.readStream.format("pgqueue").options(**options).load().select("id")
+    """Return how many rows a stream of the archive gives."""
+    stream = session.readStream.format("pgqueue").options(table="archive", **options).load().select("id")
     query = stream.writeStream.format("memory").queryName("followed").trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     return session.table("followed").count()
+
+
+def lease_and_archive(session: SparkSession, checkpoint: Path) -> None:
+    """Let a stream of two batches work off the queue."""
+    options = {"table": "queue", "queue": "orders", "streamName": "packer", "maxMessagesPerTrigger": "10"}
+    stream = session.readStream.format("pgqueue").options(**options).load()
+    sink = stream.selectExpr("id", "lock_token", "message AS output").writeStream.format("pgqueue")
+    sink = sink.options(table="archive", checkpointLocation=str(checkpoint))
+    assert sink.trigger(availableNow=True).start().awaitTermination(240)
 
 
 SINCE = datetime.now(UTC) - timedelta(days=100)
@@ -157,12 +141,16 @@ def test_reads_streams_and_jobs_give_each_row_once_in_the_styles_that_a_database
     read = session.read.format("pgqueue")
     assert read.options(table="archive", until="2999-01-01T00:00Z").load().count() == 200
     assert session.read.format("pgqueue").options(table="queue").load().count() == 10
-    log = {"table": "archive", "startingOffsets": SINCE.isoformat(), "failOnDataLoss": "false"}
-    assert follow(session, **log) == 200
+    assert follow(session, startingOffsets=SINCE.isoformat(), failOnDataLoss="false") == 200
     for pipeline, (start, given, counted, number) in PIPELINES.items():
         assert start(session, dsn=pooled_dsn, **given)[counted] == number, pipeline
-    assert follow(session, table="queue", queue="orders", streamName="packer") == 20
+    lease_and_archive(session, tmp_path / "checkpoint")
+    assert conn.execute("SELECT FROM messages.message").rowcount == 0
+    assert conn.execute("SELECT FROM messages.message_archive WHERE message = output").rowcount == 20
+    # Spark commits a batch when it looks for the next: of the last one the names stay until the stream starts again.
+    assert conn.execute("SELECT FROM messages.named_lease WHERE lock_token IS NOT NULL").rowcount == 2
+    target = str(tmp_path / "export")
+    done = export(session, target=target, dsn=pooled_dsn, drop=True)
+    assert (len(done["dropped"]), done["kept"], read_export(session, target).count()) == (2, {}, 200)
     # Locks of sessions would stay with a session of the pool.
     assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
-    done = export(session, target=str(tmp_path), dsn=pooled_dsn, drop=True)
-    assert (len(done["dropped"]), done["kept"], read_export(session, str(tmp_path)).count()) == (2, {}, 200)

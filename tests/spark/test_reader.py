@@ -132,15 +132,10 @@ def test_the_queue_reads_as_sql_gives_it_and_nothing_is_leased(
     assert "lock_token" not in frame.columns
 
 
-def test_a_body_is_read_only_when_it_is_asked_for(read: Read, conn: Connection) -> None:
-    conn.execute(ARCHIVE, [3])
-    for table in ("archive", "queue"):
-        assert [name for name in read(table=table, columns="*").columns if name not in read(table=table).columns] == [
-            "message"
-        ]
-    assert {row.message for row in read(columns="message").collect()} == {
-        text for (text,) in in_sql(conn, "message::text")
-    }
+def test_a_body_is_read_only_when_it_is_asked_for() -> None:
+    for name in ("archive", "queue"):
+        table = table_of({"table": name})
+        assert set(table.select(["*"])) - set(table.select()) == {"message"}
 
 
 def test_an_infinite_moment_reads_as_null(read: Read, conn: Connection) -> None:
@@ -153,23 +148,12 @@ def test_an_infinite_moment_reads_as_null(read: Read, conn: Connection) -> None:
     }
 
 
-def test_columns_come_in_the_order_they_are_named(read: Read, conn: Connection) -> None:
-    conn.execute(ARCHIVE, [3])
-    frame = read(columns="reference, id")
-    assert frame.columns == ["reference", "id"]
-    assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, "reference, id"))
-
-
 def test_a_given_schema_chooses_columns(spark: SparkSession, conn: Connection) -> None:
     conn.execute(ARCHIVE, [3])
     frame = spark.read.format("pgqueue").option("table", "archive").schema("attempts short, id long NOT NULL").load()
     assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, "attempts, id"))
     with pytest.raises(Exception, match=r"column 'attempts' is smallint, not string\. Leave out schema\(\)"):
         spark.read.format("pgqueue").option("table", "archive").schema("attempts string").load().collect()
-
-
-def test_an_empty_archive_reads_as_no_rows(read: Read) -> None:
-    assert read().collect() == []
 
 
 @pytest.mark.parametrize(
@@ -194,21 +178,23 @@ def test_an_empty_archive_reads_as_no_rows(read: Read) -> None:
         ),
     ],
 )
-def test_options_choose_rows(read: Read, conn: Connection, options: dict[str, str], where: str) -> None:
+def test_options_choose_rows(dsn: str, conn: Connection, options: dict[str, str], where: str) -> None:
     conn.execute(ARCHIVE, [60])
     conn.execute("UPDATE messages.message_archive SET topic = (ARRAY['orders.eu.created', 'orders'])[1 + id % 3]")
-    assert ids_of(read(columns="id", **options)) == [id for (id,) in in_sql(conn, "id", where=where)]
+    reading = reader(dsn, columns="id", **options)
+    assert sorted(ids_in(reading, reading.partitions())) == [id for (id,) in in_sql(conn, "id", where=where)]
 
 
 # In ranges
 
 
-@pytest.mark.parametrize("parallel", [1, 4, 16])
-def test_any_number_of_ranges_gives_the_same_rows(read: Read, conn: Connection, parallel: int) -> None:
+def test_any_number_of_ranges_gives_the_same_rows(read: Read, conn: Connection) -> None:
     conn.execute(ARCHIVE, [12000])
-    frame = read(columns="id,message", numPartitions=parallel)
-    assert frame.rdd.getNumPartitions() == parallel if parallel < 16 else 4 < frame.rdd.getNumPartitions() <= 16
-    assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, "id, message::text"))
+    wanted = sorted(in_sql(conn, "id, message::text"))
+    for least, parallel in ((4, 4), (5, 16)):
+        frame = read(columns="id,message", numPartitions=parallel)
+        assert least <= frame.rdd.getNumPartitions() <= parallel
+        assert sorted(map(tuple, frame.collect())) == wanted
 
 
 def test_ranges_hold_about_the_same(dsn: str, conn: Connection) -> None:
@@ -344,18 +330,6 @@ def test_an_empty_span_reads_nothing(dsn: str, conn: Connection) -> None:
 # Conditions
 
 
-def test_a_union_of_two_conditions_gives_the_rows_of_each(read: Read, conn: Connection) -> None:
-    conn.execute(ARCHIVE, [110])
-    few, many = read(columns="id", where="id <= 10"), read(columns="id", where="id > 10")
-    assert ids_of(few.union(many)) == list(range(1, 111))
-    assert ids_of(many.union(few)) == list(range(1, 111))
-    frame = read(columns="id,result")
-    assert ids_of(frame.where("id = 1").union(frame.where("id = 2"))) == [1, 2]
-    assert sorted(
-        frame.where("id <= 10").select("id").union(frame.where("id > 10").select("id")).toPandas()["id"]
-    ) == list(range(1, 111))
-
-
 def test_a_frame_serves_many_queries(read: Read, conn: Connection) -> None:
     frame = read(columns="id,result")
     assert frame.count() == 0
@@ -405,11 +379,11 @@ ESCAPES = [
 ]
 
 
-@pytest.mark.parametrize("where", ESCAPES)
-def test_a_condition_that_is_more_or_less_than_one_is_refused(dsn: str, conn: Connection, where: str) -> None:
+def test_a_condition_that_is_more_or_less_than_one_is_refused(dsn: str, conn: Connection) -> None:
     conn.execute(ARCHIVE, [3])
-    with pytest.raises(InvalidArgument, match=r"option where is not a condition .*Give one condition on"):
-        reader(dsn, columns="id", where=where, queue="orders").partitions()
+    for where in ESCAPES:
+        with pytest.raises(InvalidArgument, match=r"option where is not a condition .*Give one condition on"):
+            reader(dsn, columns="id", where=where, queue="orders").partitions()
     assert count(conn) == 3
 
 
@@ -468,12 +442,6 @@ def test_the_documented_reads_run(
 # From a catalog
 
 
-def test_a_table_of_the_catalog_never_gives_the_rows_of_another(spark: SparkSession, conn: Connection) -> None:
-    conn.execute(ARCHIVE, [3])
-    with pytest.raises(Exception, match=r"no table of Spark's catalog can be of this source.* CREATE TEMPORARY VIEW"):
-        spark.sql("CREATE TABLE waiting_orders USING pgqueue OPTIONS (table 'queue', queue 'orders')")
-
-
 def test_a_temporary_view_reads_what_its_options_say(spark: SparkSession, conn: Connection) -> None:
     conn.execute(ARCHIVE, [4])
     options = "table 'archive', queue 'mail', columns 'id,queue_name'"
@@ -500,26 +468,22 @@ def login(conn: Connection, dsn: str, name: str, *groups: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("group", ["messages_reader", "messages_pipeline"])
-def test_the_role_of_a_reader_is_enough_to_read(session: SparkSession, dsn: str, conn: Connection, group: str) -> None:
+def test_the_role_of_a_reader_is_enough_to_read(dsn: str, conn: Connection, group: str) -> None:
     conn.execute(ARCHIVE, [12000])
     with login(conn, dsn, "analyst", group) as theirs:
-        register(session, theirs)
-        assert session.read.format("pgqueue").option("table", "archive").option("columns", "id").load().count() == 12000
-        assert session.read.format("pgqueue").option("table", "queue").load().collect() == []
+        for table, number in (("archive", 12000), ("queue", 0)):
+            reading = reader(theirs, table=table, columns="id", numPartitions=4)
+            assert len(ids_in(reading, reading.partitions())) == number
 
 
 @pytest.mark.parametrize("groups", [(), ("messages_consumer",)])
 def test_without_the_role_of_a_reader_the_error_names_the_fix(
-    session: SparkSession, dsn: str, conn: Connection, groups: tuple[str, ...]
+    dsn: str, conn: Connection, groups: tuple[str, ...]
 ) -> None:
-    conn.execute(ARCHIVE, [12000])
-    with login(conn, dsn, "stranger", *groups) as theirs:
-        with pytest.raises(PermissionDenied, match="GRANT messages_reader TO stranger"):
-            reader(theirs).partitions()
-        register(session, theirs)
-        with pytest.raises(Exception, match="GRANT messages_reader TO") as raised:
-            session.read.format("pgqueue").option("table", "archive").load().collect()
-        assert "hunter2" not in str(raised.value)
+    conn.execute(ARCHIVE, [12000])  # what is smaller is not looked at before it is read
+    fix = pytest.raises(PermissionDenied, match="GRANT messages_reader TO stranger")
+    with login(conn, dsn, "stranger", *groups) as theirs, fix:
+        reader(theirs).partitions()
 
 
 def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connection) -> None:
@@ -577,19 +541,6 @@ def test_a_read_without_a_table_names_the_two(session: SparkSession) -> None:
             load.format("pgqueue").load()
 
 
-def test_spark_shows_the_error_at_load(read: Read) -> None:
-    with pytest.raises(Exception, match="the archive has no column 'nosuch'"):
-        read(columns="nosuch")
-
-
-def test_an_unreachable_database_is_named_without_its_password(session: SparkSession) -> None:
-    register(session, "postgresql://analyst:hunter2@127.0.0.1:1/nowhere")
-    with pytest.raises(Exception, match=r'ConnectionFailed: .*"127\.0\.0\.1", port 1 failed') as raised:
-        session.read.format("pgqueue").option("table", "archive").load().collect()
-    assert "hunter2" not in str(raised.value)
-    assert "postgresql://" not in str(raised.value)
-
-
 def test_a_database_without_the_schema_says_how_to_install_it(empty_dsn: str) -> None:
     with pytest.raises(SchemaMissing, match=r"psql -f sql/install\.sql"):
         reader(empty_dsn).partitions()
@@ -603,12 +554,12 @@ def test_an_old_schema_says_so(dsn: str, conn: Connection) -> None:
 
 LARGE = """
     INSERT INTO messages.message_archive (result, created_at, message)
-    SELECT 'success', now(), to_jsonb(repeat('x', 2000000)) FROM generate_series(1, 100)
+    SELECT 'success', now(), to_jsonb(repeat('x', 2000000)) FROM generate_series(1, %s)
 """
 
 
 def test_a_connection_that_breaks_is_an_error_and_no_short_result(dsn: str, conn: Connection) -> None:
-    conn.execute(LARGE)
+    conn.execute(LARGE, [30])
     reading = reader(dsn, columns="message", numPartitions=1)
     batches = reading.read(*reading.partitions())
     next(batches)
@@ -629,7 +580,7 @@ def test_a_broken_statement_is_not_quoted(dsn: str) -> None:
 
 
 def test_a_large_range_streams_through_little_memory(dsn: str, conn: Connection) -> None:
-    conn.execute(LARGE)
+    conn.execute(LARGE, [100])
     script = """
 import resource, sys
 from tests.spark.test_reader import InputPartition, reader
@@ -646,7 +597,7 @@ print(size // 2**20, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - befor
 
 
 def test_a_read_that_stops_early_leaves_no_session(read: Read, conn: Connection) -> None:
-    conn.execute(LARGE)
+    conn.execute(LARGE, [30])
     assert len(read(columns="message").take(1)) == 1
     sessions = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'pgqueue spark%'"
     until(lambda: not conn.execute(sessions).rowcount, what="the end of all sessions")

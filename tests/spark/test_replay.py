@@ -22,12 +22,6 @@ Archive = Callable[..., list[int]]
 HOSTILE = '{"big": 123456789012345678901234567890.5, "text": "quote \\" newline \\n bell \\u0007 π", "deep": [[[{}]]]}'
 
 
-@pytest.fixture(params=["at once", "at a pace"])
-def rate(request: pytest.FixtureRequest) -> float:
-    """As fast as possible from the executors, or paced from the driver, in no time too."""
-    return 0 if request.param == "at once" else 100_000
-
-
 @pytest.fixture
 def again(spark: SparkSession, dsn: str) -> Replay:
     """Run a replay: `again("run", to_queue="again", …)`."""
@@ -63,11 +57,11 @@ def copies(conn: Connection, queue_name: str = "again") -> list[int]:
 
 
 def test_a_copy_has_everything_of_the_old_message_and_says_what_it_repeats(
-    conn: Connection, archived: Archive, again: Replay, rate: float
+    conn: Connection, archived: Archive, again: Replay
 ) -> None:
     columns = {"reference": "shop-7'\"", "topic": "shop.order", "group_key": "seven", "priority": 7}
     (id_,) = archived(1, HOSTILE, headers='{"trace": 1e400, "replay_of": 3}', **columns)
-    done = again("one", rate=rate)
+    done = again("one")
     assert (done["chosen"], done["published"], done["known"]) == (1, 1, 0)
     row = conn.execute(
         "SELECT queue_name, reference, topic, group_key, priority, message = %s::jsonb,"
@@ -79,19 +73,18 @@ def test_a_copy_has_everything_of_the_old_message_and_says_what_it_repeats(
 
 
 def test_each_message_is_published_once_under_one_name_and_again_under_another(
-    conn: Connection, archived: Archive, again: Replay, rate: float
+    conn: Connection, archived: Archive, again: Replay
 ) -> None:
     ids = archived(60)
-    assert again("first", to_queue="again", rate=rate)["published"] == 60
-    assert again("first", to_queue="again", rate=rate)["published"] == 60
+    assert again("first", to_queue="again")["published"] == 60
+    assert again("first", to_queue="again")["published"] == 60
+    with pytest.raises(InvalidArgument, match="run 'first' was about to=again, not all"):
+        again("first")
     conn.execute("UPDATE messages.pipeline_run SET finished_at = NULL, summary = NULL")
-    repeated = again("first", to_queue="again", rate=rate)
+    repeated = again("first", to_queue="again")
     assert (repeated["published"], repeated["known"]) == (0, 60)
     assert sorted(copies(conn)) == ids
-    assert (
-        again("second", to_queue="again", rate=rate, until=datetime.fromisoformat("2030-01-01T00:00Z"))["published"]
-        == 60
-    )
+    assert again("second", to_queue="again", until=datetime.fromisoformat("2030-01-01T00:00Z"))["published"] == 60
 
 
 def test_a_run_does_not_repeat_what_it_has_published_itself(conn: Connection, archived: Archive, again: Replay) -> None:
@@ -103,6 +96,7 @@ def test_a_run_does_not_repeat_what_it_has_published_itself(conn: Connection, ar
     assert (repeated["published"], repeated["known"]) == (0, 20)
 
 
+@pytest.mark.parametrize("rate", [0, 100_000], ids=["at once", "at a pace"])
 def test_groups_keep_their_order(conn: Connection, archived: Archive, again: Replay, rate: float) -> None:
     for number in range(40):
         for group in ("a", "b", "c"):
@@ -118,7 +112,8 @@ def test_groups_keep_their_order(conn: Connection, archived: Archive, again: Rep
 
 
 def test_time_reference_result_and_a_filter_choose(conn: Connection, archived: Archive, again: Replay) -> None:
-    archived(3)
+    archived(3, '{"total": 7}')
+    archived(1, result="failed")
     dead = archived(2, '{"total": 7}', result="failed", reference="dead")
     named = archived(1, reference="named")
     old = archived(1, reference="old")
@@ -127,12 +122,10 @@ def test_time_reference_result_and_a_filter_choose(conn: Connection, archived: A
     )
     (moment,) = conn.execute("SELECT now() - interval '80 minutes'").fetchone() or ()
     chosen = {
-        "result": {"results": ("failed",)},
+        "result and filter": {"results": ("failed",), "where": "get_json_object(message, '$.total') > 5"},
         "reference": {"references": ("named", "nobody")},
         "before": {"until": moment},
-        "filter": {"where": "get_json_object(message, '$.total') > 5"},
         "together": {"since": moment, "results": ("success",), "where": "reference is not null"},
-        "nothing": {"references": ("nobody",)},
         "queue": {"queues": ("again",)},
     }
     for run_id, options in chosen.items():
@@ -142,7 +135,7 @@ def test_time_reference_result_and_a_filter_choose(conn: Connection, archived: A
         " FROM messages.message GROUP BY 1"
     ).fetchall()
     assert {run_id: sorted(ids) for run_id, ids in rows} == {
-        "result": dead, "reference": named, "before": old, "filter": dead, "together": named
+        "result and filter": dead, "reference": named, "before": old, "together": named
     }  # fmt: skip
 
 
@@ -187,13 +180,13 @@ def test_a_dry_run_counts_and_publishes_nothing(conn: Connection, archived: Arch
 
 
 def test_the_pace_is_kept(conn: Connection, archived: Archive, again: Replay) -> None:
-    archived(60)
-    again("pace", to_queue="again", rate=20)
+    archived(80)
+    again("pace", to_queue="again", rate=40)
     (seconds,) = (
         conn.execute("SELECT extract(epoch FROM max(created_at) - min(created_at)) FROM messages.message").fetchone()
         or ()
     )
-    assert seconds > 0.95 * (60 - 20) / 20
+    assert seconds > 0.95 * (80 - 40) / 40
 
 
 def test_an_unknown_queue_is_an_error_before_anything_is_published(
@@ -213,16 +206,15 @@ def test_a_filter_that_is_none_is_a_clear_error(archived: Archive, again: Replay
         again("bad", where=where)
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
 def test_a_filter_that_fails_for_a_row_is_named_and_the_row_is_not(
-    conn: Connection, archived: Archive, again: Replay, dry_run: bool
+    conn: Connection, archived: Archive, again: Replay
 ) -> None:
     where = "cast(get_json_object(message, '$.shop') AS int) > 1"
     archived(1, '{"shop": "CONFIDENTIAL"}', reference="CONFIDENTIAL")
     with pytest.raises(
         InvalidArgument, match=r"the filter .* fails for a row: CAST_\w+\. Give one .*try_cast"
     ) as error:
-        again("bad", where=where, dry_run=dry_run)
+        again("bad", where=where)
     assert "CONFIDENTIAL" not in "".join(traceback.format_exception(error.value))
     assert conn.execute("SELECT FROM messages.message").rowcount == 0
 
@@ -233,19 +225,8 @@ def test_numbers_that_are_none_are_refused(session: SparkSession) -> None:
             replay(session, **options)  # type: ignore[arg-type]
 
 
-def test_the_name_of_a_finished_run_is_refused_for_another_target(
-    conn: Connection, archived: Archive, again: Replay
-) -> None:
-    ids = archived(2)
-    first = again("once", to_queue="again")
-    with pytest.raises(InvalidArgument, match="run 'once' was about to=again, not all"):
-        again("once")
-    assert again("once", to_queue="again") == first
-    assert sorted(copies(conn)) == ids
-
-
-def test_an_empty_archive_is_replayed_in_no_time(archived: Archive, again: Replay, rate: float) -> None:
-    assert again("empty", rate=rate) == {
+def test_an_empty_archive_is_replayed_in_no_time(archived: Archive, again: Replay) -> None:
+    assert again("empty") == {
         "chosen": 0,
         "from": [],
         "to": [],
@@ -258,10 +239,9 @@ def test_an_empty_archive_is_replayed_in_no_time(archived: Archive, again: Repla
 def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Archive, again: Replay) -> None:
     archived(1, '"canary"')
     conn.execute("SELECT messages.alter_queue('again', max_body_bytes => 1)")
-    for options in ({}, {"rate": 10}):
-        with pytest.raises(Exception, match="too large") as caught:
-            again("large", to_queue="again", **options)
-        assert "canary" not in str(caught.value)
+    with pytest.raises(Exception, match="too large") as caught:
+        again("large", to_queue="again")
+    assert "canary" not in str(caught.value)
 
 
 def test_an_export_is_replayed_after_its_partition_was_dropped(

@@ -54,6 +54,11 @@ def test_a_function_that_cannot_be_sent_is_named_in_our_words(
         drain(spark, queue="orders", function=handle, dsn=dsn)
 
 
+def test_the_names_of_many_queues_do_not_make_the_name_of_a_run_too_long(session: SparkSession, dsn: str) -> None:
+    names = [f"{'q' * 46}_{number}" for number in range(9)]
+    assert Pipeline.of(session, "triage", None, dsn, None, *names).once(dict) == {}
+
+
 @pytest.mark.parametrize(
     ("error", "helps"), [(ConnectionFailed("gone"), True), (KeyboardInterrupt(), True), (QueueNotFound("none"), False)]
 )

@@ -37,6 +37,7 @@ from airflow_provider_pgqueue.core import (
 from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import register
+from airflow_provider_pgqueue.spark.source.data_source import data_source
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 from airflow_provider_pgqueue.spark.source.writer import (
     PartitionWriter,
@@ -409,25 +410,17 @@ def test_options_and_columns_that_cannot_be_are_named_with_the_fix(
         PublishOptions.of(given, StructType.fromDDL(schema), overwrite=False)
 
 
-def test_a_write_with_a_mistyped_option_publishes_nothing(
-    spark: SparkSession, conn: Connection, queue: Queue, tmp_path: Path
-) -> None:
-    queue()
-    with pytest.raises(Exception, match=r"Did you mean runId\?"):
-        publish(numbers(spark), queue="orders", run_id="backfill")
-    with pytest.raises(Exception, match=r"option table is 'archive'\. Give one of queue"):
-        publish(numbers(spark), queue="orders", table="archive")
-    numbers(spark).write.parquet(str(tmp_path / "in"))
-    arriving = spark.readStream.schema(MESSAGE).parquet(str(tmp_path / "in"))
-    leases = arriving.selectExpr("1 AS id", "message AS lock_token")
-    for frame, options in (
-        (arriving, {"queue": "orders", "max_connections": "1"}),
-        (leases, {"table": "archive", "queue": "orders"}),
-    ):
-        typo = frame.writeStream.format("pgqueue").options(**options).trigger(availableNow=True).queryName("typo")
-        with pytest.raises(Exception, match="there is no option"):
-            typo.option("checkpointLocation", str(tmp_path / str(options))).start().awaitTermination()
-    assert bodies(conn) == []
+def test_a_write_with_a_mistyped_option_is_refused(session: SparkSession) -> None:
+    source = data_source(Database())
+    messages, outcomes = StructType.fromDDL(MESSAGE), StructType.fromDDL("id long, lock_token string")
+    with pytest.raises(InvalidArgument, match=r"Did you mean runId\?"):
+        source({"queue": "orders", "run_id": "backfill"}).writer(messages, overwrite=False)
+    with pytest.raises(InvalidArgument, match=r"option table is 'archive'\. Give one of queue"):
+        source({"queue": "orders", "table": "archive"}).writer(messages, overwrite=False)
+    with pytest.raises(InvalidArgument, match="there is no option 'max_connections'"):
+        source({"queue": "orders", "max_connections": "1"}).streamWriter(messages, overwrite=False)
+    with pytest.raises(InvalidArgument, match="there is no option 'queue'"):
+        source({"queue": "orders", "table": "archive"}).streamWriter(outcomes, overwrite=False)
 
 
 def test_a_window_that_is_none_is_refused_before_anything_is_staged(dsn: str, conn: Connection, queue: Queue) -> None:

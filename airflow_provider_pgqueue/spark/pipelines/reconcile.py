@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePath
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import psycopg
 import pyarrow as pa
@@ -97,21 +98,22 @@ def reconcile(
     :param strict: Fail if there is any discrepancy. The run is not finished then: run again, it compares again.
     :raises QueueNotFound: for a name that no queue has.
     """
-    given = dict(locals())
-    check(given, _RULES)
+    check(locals(), _RULES)
     queues = several("queues", queues)
     pipeline = Pipeline.of(spark, "reconcile", run_id, dsn, parallelism, *queues, since=since, until=until)
+    expected_keys = _Keys("expected", expected, expected_query, expected_dsn_variable, expected_column or by)
+    business_keys = _Keys("business", business, business_query, business_dsn_variable, business_column or by)
 
     def work() -> Summary:
         pipeline.require_queues(queues)
         with pipeline.watching():
             # Both are checked before the work begins, and read in their turn.
-            expected, business = (_keys(pipeline, name, given) for name in ("expected", "business"))
-            expected = expected and expected.localCheckpoint()
+            wanted, effects = expected_keys.of(pipeline), business_keys.of(pipeline)
+            wanted = wanted and wanted.localCheckpoint()
             messages = _messages(pipeline, by, queues, since, until)
-            business = business and business.localCheckpoint()
-            found = _found(_joined(expected, messages, business), slow_after).localCheckpoint()
-            summary = {"by": by, **_counts(expected, messages, business), **_kinds(found)}
+            effects = effects and effects.localCheckpoint()
+            found = _found(_joined(wanted, messages, effects), slow_after).localCheckpoint()
+            summary = {"by": by, **_counts(wanted, messages, effects), **_kinds(found)}
             summary["output"] = None if output is None else _write(found, output, output_format)
         if strict and (number := summary["discrepancies"]):
             log.error("reconcile %s: %s", pipeline.run_id, as_line(summary))
@@ -222,21 +224,34 @@ def _write(found: DataFrame, output: str, output_format: str) -> str:
     return folder
 
 
-def _keys(pipeline: Pipeline, name: str, given: Mapping[str, Any]) -> DataFrame | None:
-    """Return the keys that the arguments `name`, `name_query`, … say, as texts in a column `key`, without NULL.
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Where the keys that are `expected`, or those of the `business` table, come from: files, a query, or nowhere."""
 
-    None if they name no source; InvalidArgument for what has no such column.
-    """
-    files, text, variable = given[name], given[f"{name}_query"], given[f"{name}_dsn_variable"]
-    column = given[f"{name}_column"] or given["by"]
-    if files is not None and text is not None:
-        raise InvalidArgument(f"{name} and {name}_query are both given. Give files or a query.")
-    if variable is not None and not os.environ.get(variable):
-        raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
-    if text is not None:
-        database = pipeline.database if variable is None else Database(os.environ[variable])
-        return _of_query(pipeline.spark, database, text, column).where("key IS NOT NULL")
-    return None if files is None else _of_files(pipeline.spark, files, column).where("key IS NOT NULL")
+    name: str
+    files: str | None
+    query: str | None
+    dsn_variable: str | None
+    column: str
+
+    def of(self, pipeline: Pipeline) -> DataFrame | None:
+        """Return the keys, as texts in a column `key`, without NULL; None if they come from nowhere.
+
+        InvalidArgument for what has no such column.
+        """
+        name, variable = self.name, self.dsn_variable
+        if self.files is not None and self.query is not None:
+            raise InvalidArgument(f"{name} and {name}_query are both given. Give files or a query.")
+        if variable is not None and not os.environ.get(variable):
+            raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
+        if self.query is not None:
+            database = pipeline.database if variable is None else Database(os.environ[variable])
+            keys = _of_query(pipeline.spark, database, self.query, self.column)
+        elif self.files is not None:
+            keys = _of_files(pipeline.spark, self.files, self.column)
+        else:
+            return None
+        return keys.where("key IS NOT NULL")
 
 
 def _of_files(spark: SparkSession, path: str, column: str) -> DataFrame:

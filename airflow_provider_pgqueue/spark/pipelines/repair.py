@@ -21,7 +21,6 @@ from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, function_or_name
 
 _RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
-_NOT_OF_REPAIR: Final = ("spark", "dsn", "parallelism", "queue", "results", "fingerprints", "max_requeues")
 log = logging.getLogger(__name__)
 
 
@@ -74,16 +73,29 @@ def repair(
     :param dry_run: Say what would be done and change nothing.
     :raises InvalidArgument: for a function, a cause or a number that cannot be used.
     """
-    given = {name: value for name, value in locals().items() if name not in _NOT_OF_REPAIR}
     check(locals(), _RULES)
     pipeline = Pipeline.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
-    which = DeadFilter(
-        queue,
-        results=several("results", results) or None,
-        fingerprints=several("fingerprints", fingerprints) or None,
-        max_requeues=max_requeues,
+    wanted = Repair(
+        function=function,
+        run_id=pipeline.run_id,
+        validator=validator,
+        which=DeadFilter(
+            queue,
+            results=several("results", results) or None,
+            fingerprints=several("fingerprints", fingerprints) or None,
+            max_requeues=max_requeues,
+        ),
+        cause=cause,
+        max_messages=max_messages,
+        max_per_second=max_per_second,
+        canary=canary,
+        stop_when_failing=stop_when_failing,
+        canary_wait=canary_wait,
+        delay=delay,
+        batch_size=batch_size,
+        lease_for=lease_for,
+        dry_run=dry_run,
     )
-    wanted = Repair(which=which, **given | {"run_id": pipeline.run_id})
 
     def work() -> Summary:
         return repair_by(lambda wanted, ids: _repaired(pipeline, wanted, ids), wanted, pipeline.connect)

@@ -47,7 +47,9 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = ARCHIVE.arrow_schema(schema)
         self._starting = options.get("startingOffsets", "earliest")
         self._parts = given.number(options, "numPartitions", 8, at_most=10_000)
-        self._max_messages = "maxMessagesPerTrigger" in options and given.number(options, "maxMessagesPerTrigger", 1)
+        self._read_limit: ReadLimit = ReadAllAvailable()
+        if "maxMessagesPerTrigger" in options:
+            self._read_limit = ReadMaxRows(given.number(options, "maxMessagesPerTrigger", 1))
         self._fail_on_data_loss = given.choice(options, "failOnDataLoss", ("true", "false"), default="true") == "true"
         self._former_system = options.get("formerSystem")
         self._conditions = conditions(options)
@@ -66,7 +68,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return `maxMessagesPerTrigger`; without it a batch is all there is."""
-        return ReadMaxRows(self._max_messages) if self._max_messages else ReadAllAvailable()
+        return self._read_limit
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the log ends: the query ends there."""

@@ -149,14 +149,14 @@ class Stretch:
 
 
 class LogPlan:
-    """The next steps from each place, and up to where there is known to be nothing, in some queues or in all."""
+    """Plans ahead by which steps a query goes through the log, of some queues or of all."""
 
     def __init__(self, session: Session, queue_names: Sequence[str] = (), pace: LogPace = USUAL_PACE) -> None:
         self._session = session
         self._queue_names = queue_names or None
         self._pace = pace
-        self._next: dict[int, Stretch] = {}
-        self._empty: tuple[int, int] | None = None
+        self._next: dict[int, Stretch] = {}  # by the place where the query is before the step
+        self._nothing: dict[int, int] = {}  # up to where nothing was found, by the place where the query is
 
     def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> Stretch | None:
         """Return the step that begins at a place; None if there is nothing before the end of the log.
@@ -184,20 +184,19 @@ class LogPlan:
         return list(parts.values())
 
     def forget(self, done: int) -> None:
-        """Forget the steps before a place."""
+        """Forget what is before a place."""
         self._next = {place: step for place, step in self._next.items() if place >= done}
+        self._nothing = {place: end for place, end in self._nothing.items() if place >= done}
 
     def _make(self, here: int, end: LogEnd, max_messages: int | None) -> None:
-        start, place = here, here
-        if self._empty and self._empty[0] == here:
-            start = max(here, self._empty[1])
+        start, place = self._nothing.get(here, here), here
         if start >= end.horizon:
             return
         for step in self._ask(start, end.horizon, max_messages):
             self._next[place] = step
             place = step.end
         if place == here:
-            self._empty = (here, end.horizon)
+            self._nothing[here] = end.horizon
 
     def _steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[Stretch]:
         """Cut a stretch, however long it is."""

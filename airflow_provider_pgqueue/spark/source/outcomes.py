@@ -102,7 +102,7 @@ def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Outcomes:
     if unknown := set(columns.get("result", ())) - {None, *RESULTS}:
         raise InvalidArgument(f"{giver} gave the result {min(unknown)[:20]!r}. Give one of {', '.join(RESULTS)}.")
     found: Outcomes = {}
-    said = (columns.get(name) or repeat(None) for name in COLUMNS)
+    said = (columns.get(name, repeat(None)) for name in COLUMNS)
     for id_, result, details, output, seconds in zip(*said, strict=False):
         if id_ not in found:
             found[id_] = _outcome(id_, giver, result, details, output, seconds)

@@ -34,6 +34,7 @@ from airflow_provider_pgqueue.export.connection import Database
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
 _CHUNK: Final = 256 * 1024
+_WAITING: Final = "pgqueue spark waiting"  # the session of a task until it has a slot
 _TEXT: Final = pa.large_string()
 _ESCAPES: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _ROW: Final = re.compile(r"^COPY \w+, line (\d+)", re.M)
@@ -102,7 +103,10 @@ class Stage:
         """
         with self._collected(partition, batches) as (staged, columns, file):
             if staged.rows:
-                with self._slot(verbs.stage_publish(self.stage_id)) as (conn, table, _):
+                # In a session of its own: the others would wait for one that made the stage and continues to copy.
+                with self.database.connect(_WAITING, patient=True) as conn:
+                    table = run(conn, verbs.stage_publish(self.stage_id))
+                with self._slot() as (conn, _):
                     copy(conn, table, columns, file, partition)
         return staged
 
@@ -113,7 +117,7 @@ class Stage:
         of its own, so that no attempt reads what another one wrote. Raises what `put` does, and InvalidArgument if the
         partition had another number of rows before.
         """
-        with self._collected(partition, batches) as (staged, columns, file), self._slot() as (conn, _, slot):
+        with self._collected(partition, batches) as (staged, columns, file), self._slot() as (conn, slot):
             own, winner = self._of_slot(slot), json.dumps(staged.winner())
             table = run(conn, verbs.stage_publish(own))
             if staged.rows:
@@ -178,25 +182,18 @@ class Stage:
             yield staged, columns, file
 
     @contextmanager
-    def _slot(
-        self, before: Statement[str | None] | None = None
-    ) -> Iterator[tuple[psycopg.Connection[Any], str | None, int]]:
-        """Give a transaction with one of the slots; the slot goes with it, however it ends.
+    def _slot(self) -> Iterator[tuple[psycopg.Connection[Any], int]]:
+        """Wait for one of the slots, and give its number and a transaction; the slot goes with it, however it ends.
 
         Not with the session, which behind a pooler is somebody else's next and would keep the slot.
-
-        :param before: asked before the transaction: the others would wait for one that made the stage and continues to
-            copy. Its result is given next to the connection, and then the number of the slot.
         """
         pause = 0.05
         while True:
-            with self.database.connect("pgqueue spark waiting", patient=True) as conn:
-                table = run(conn, before) if before else None
-                with conn.transaction():
-                    slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
-                    if found := slot.fetchone():
-                        yield conn, table, found[0]
-                        return
+            with self.database.connect(_WAITING, patient=True) as conn, conn.transaction():
+                slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
+                if found := slot.fetchone():
+                    yield conn, found[0]
+                    return
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2.0)
 

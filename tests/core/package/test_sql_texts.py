@@ -33,8 +33,6 @@ ALLOWED = {
     ("testing/databases.py", "CREATE DATABASE {} TEMPLATE {}"): NAMES,
     ("testing/databases.py", "DROP DATABASE IF EXISTS {}"): NAMES,
     ("testing/databases.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,
-    ("testing/server.py", "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"): NAMES,
-    ("testing/server.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,
     ("cli/doctor.py", "SHOW transaction_read_only"): SETTING,
     ("core/privilege.py", "GRANT messages_"): SHOWN,
 }

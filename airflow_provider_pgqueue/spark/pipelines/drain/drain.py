@@ -83,12 +83,21 @@ def drain(
     :raises QueueNotFound: and QueuePaused.
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
-    given = {name: value for name, value in locals().items() if name not in ("spark", "run_id", "dsn", "parallelism")}
-    check(given, _RULES)
+    check(locals(), _RULES)
     pipeline = Pipeline.of(spark, "drain", run_id, dsn, _cores(spark) if parallelism is None else parallelism, queue)
-    given |= {"database": pipeline.database, "parallelism": pipeline.parallelism}
-    given["lease_for"] = None if lease_for is None else as_timedelta(lease_for)
-    share = Share(holder=pipeline.ask(verbs.run_holder(pipeline.run_id)), stop_key=secrets.randbits(63), **given)
+    share = Share(
+        database=pipeline.database,
+        queue=queue,
+        function=function,
+        parallelism=pipeline.parallelism,
+        batch_size=batch_size,
+        lease_for=None if lease_for is None else as_timedelta(lease_for),
+        topic=topic,
+        max_messages=max_messages,
+        give_up_after=give_up_after,
+        holder=pipeline.ask(verbs.run_holder(pipeline.run_id)),
+        stop_key=secrets.randbits(63),
+    )
     return pipeline.once(_Drain(pipeline, share).summary)
 
 
