@@ -323,6 +323,21 @@ def test_what_a_group_used_is_forgotten_when_it_no_longer_counts(conn: Connectio
     assert conn.execute("SELECT FROM messages.group_rate").rowcount == 0
 
 
+@pytest.mark.parametrize("rate", [{}, {"rate_limit": 1_000_000}])
+def test_thousands_of_groups_that_have_to_wait_keep_nobody_from_what_is_behind_them(
+    conn: Connection, queue: Queue, rate: dict[str, int]
+) -> None:
+    queue("orders", **TWO | rate)
+    keys = [f"key {number}" for number in range(5000)]
+    run(conn, verbs.publish_batch("orders", keys, group_keys=keys))
+    conn.execute(
+        "INSERT INTO messages.group_rate (queue_name, group_key, spent)"
+        " SELECT queue_name, group_key, clock_timestamp() + interval '2 hours' FROM messages.message"
+    )
+    run(conn, verbs.publish("orders", "free", group_key="free"))
+    assert "free" in [body for _ in range(3) for body in bodies(lease(conn, max_messages=1))]
+
+
 def test_an_upkeep_forgets_more_groups_than_use_the_rate_in_a_minute_and_holds_few_locks(
     conn: Connection, idle: Connection, queue: Queue
 ) -> None:
