@@ -15,10 +15,8 @@ BEGIN
     IF FOUND THEN
         PERFORM messages.break_queue(failed.queue_name) FROM (SELECT DISTINCT e.queue_name FROM unnest(ended) e WHERE e.result = 'failed') failed;
     END IF;
-    IF NOT messages.rings_are_paused() THEN
-        PERFORM pg_notify('dead_message', min(e.id)::text) FROM unnest(ended) e WHERE e.fingerprint IS NOT NULL GROUP BY e.queue_name;
-        PERFORM pg_notify('message_finished', min(e.id)::text) FROM unnest(ended) e WHERE e.fingerprint IS NULL AND e.awaited GROUP BY e.queue_name;
-    END IF;
+    PERFORM pg_notify(CASE WHEN e.fingerprint IS NULL THEN 'message_finished' ELSE 'dead_message' END, min(e.id)::text) FROM unnest(ended) e
+      WHERE (e.fingerprint IS NOT NULL OR e.awaited) AND NOT messages.rings_are_paused() GROUP BY e.queue_name, e.fingerprint IS NULL;
     -- A dead head that blocks its group stays its head until it is requeued or dismissed.
     PERFORM messages.next_of_groups(q.queue_name, array_agg(DISTINCT e.group_key))
        FROM unnest(ended) e JOIN messages.queue q ON q.queue_name = e.queue_name

@@ -5,39 +5,31 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := clock_timestamp();
-    most   integer;
-    rated  boolean;
+    most   integer     := (SELECT q.max_leased_per_group FROM messages.queue q WHERE q.queue_name = free_group_heads.queue_name COLLATE "default");
 BEGIN
-    SELECT q.max_leased_per_group, q.rate_limit_per_group IS NOT NULL INTO most, rated
-      FROM messages.queue q WHERE q.queue_name = free_group_heads.queue_name COLLATE "default";
     -- Step from one group to the next in the index, however many messages each has, to those of which fewer messages are leased or ready
     -- than may be.
-    PERFORM messages.come_back(free_group_heads.queue_name, ARRAY(
+    PERFORM messages.next_of_groups(free_group_heads.queue_name, free.keys) FROM (
         WITH RECURSIVE head AS (
-            (SELECT m.group_key, m.id, m.visible_at FROM messages.message_rows m
+            (SELECT m.group_key, m.visible_at FROM messages.message_rows m
               WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key IS NOT NULL
               ORDER BY m.group_key, m.visible_at, m.requeues DESC, m.id LIMIT 1)
             UNION ALL
             SELECT next.* FROM head h CROSS JOIN LATERAL (
-                SELECT m.group_key, m.id, m.visible_at FROM messages.message_rows m
+                SELECT m.group_key, m.visible_at FROM messages.message_rows m
                  WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key > h.group_key
                  ORDER BY m.group_key, m.visible_at, m.requeues DESC, m.id LIMIT 1) next)
-        SELECT next.id FROM head h CROSS JOIN LATERAL (
+        SELECT array_agg(h.group_key) AS keys FROM head h CROSS JOIN LATERAL (
             SELECT m.id, m.requeues FROM messages.message_rows m
              WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key AND m.visible_at = 'infinity'
-             ORDER BY m.requeues DESC, m.id
-             LIMIT least(CASE WHEN h.visible_at > moment THEN most ELSE most - (
-                SELECT count(*) FROM (
-                    SELECT FROM messages.message_rows e
-                     WHERE e.queue_name = free_group_heads.queue_name COLLATE "default" AND e.group_key = h.group_key AND e.visible_at <= moment
-                     LIMIT most) entered) END,
-                (SELECT b.leases FROM messages.group_buckets(free_group_heads.queue_name, ARRAY[h.group_key], moment) b WHERE rated))) next
+             ORDER BY m.requeues DESC, m.id LIMIT 1) next
          WHERE (h.visible_at > moment OR most > 1)
            AND NOT EXISTS (SELECT FROM messages.message_rows m
                             WHERE most = 1 AND m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key
                               AND m.visible_at < 'infinity' AND (m.requeues > next.requeues OR m.requeues = next.requeues AND m.id < next.id))
            AND NOT EXISTS (SELECT FROM messages.dead_message d JOIN messages.queue q ON q.queue_name = d.queue_name
-                            WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')));
+                            WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')) free
+      WHERE free.keys IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION messages.free_group_heads(text) IS
-    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it, a dead one blocks it, or a rate_limit_per_group allows none: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';
+    'Makes the next message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it, a dead one blocks it, or a rate_limit_per_group allows none: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';

@@ -9,8 +9,12 @@ DECLARE
     policy  messages.queue;
     limited boolean;
     again   boolean;
+    -- Messages that a look frees or puts behind stay locked until the commit, and the transaction of a consumer lasts as long as its work.
+    most    integer := CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END;
+    look_at integer;
     ready   tid[];
     grouped tid[];
+    heads   tid[];
 BEGIN
     moment := clock_timestamp();
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
@@ -21,8 +25,7 @@ BEGIN
         PERFORM messages.open_queue(lease_again.queue_name) WHERE policy.broken_since IS NULL AND NOT consumes;
     END IF;
     limited := policy.rate_limit IS NOT NULL OR policy.broken_since IS NOT NULL;
-    -- Messages that a look frees stay locked until the commit, and the transaction of a consumer lasts as long as its work.
-    again := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
+    again := messages.look(lease_again.queue_name, most);
     IF policy.max_leased IS NOT NULL AND tries = 1 AND NOT consumes THEN
         wanted := least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
         again := true;
@@ -31,7 +34,9 @@ BEGIN
         wanted := least(wanted, (SELECT r.leases FROM messages.rate_left(policy, clock_timestamp()) r));
     END IF;
     IF wanted > 0 AND (limited OR NOT again) THEN
-        -- Messages that were put behind others of their groups stood in the way of these, or nobody made the mark of their lane.
+        -- Messages that were put behind others of their groups stood in the way of these, or nobody made the mark of their lane. There may
+        -- be thousands more, which this puts behind, too: at each try ten times as many.
+        look_at := greatest(CASE WHEN limited THEN wanted END, least(10 ^ (tries - 1), most));
         SELECT array_agg(m.tid), array_agg(m.tid) FILTER (WHERE m.group_key IS NOT NULL) INTO ready, grouped FROM (
             SELECT m.* FROM (SELECT l.priority, messages.stored_time(l.mark, lease_again.moment) AS begins FROM messages.lane l
                               WHERE l.queue_name = lease_again.queue_name COLLATE "default" ORDER BY l.priority DESC OFFSET 0) lane
@@ -42,19 +47,20 @@ BEGIN
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > lease_again.moment)
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
                    AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern)
-                 ORDER BY m.visible_at LIMIT CASE WHEN limited THEN wanted ELSE 1 END FOR UPDATE SKIP LOCKED) m
-             LIMIT CASE WHEN limited THEN wanted ELSE 1 END) m;
+                 ORDER BY m.visible_at LIMIT look_at FOR UPDATE SKIP LOCKED) m
+             LIMIT look_at) m;
         again := ready IS NOT NULL;
+        IF grouped IS NOT NULL AND (limited OR tries > 1) THEN
+            heads := messages.group_heads(lease_again.queue_name, grouped, spend => false);
+            ready := ARRAY(SELECT one.tid FROM unnest(ready) WITH ORDINALITY AS one (tid, number)
+                            WHERE one.tid <> ALL (grouped) OR one.tid = ANY (heads) ORDER BY one.number);
+        END IF;
     END IF;
     -- Ten tries at most, even if more becomes ready meanwhile.
     IF NOT again OR tries >= 10 THEN
         wanted := 0;
     ELSIF limited AND wanted > 0 THEN
         -- Only what will be leased uses up the rate.
-        IF grouped IS NOT NULL THEN
-            ready := ARRAY(SELECT unnest(ready) EXCEPT SELECT unnest(grouped))
-                  || ARRAY(SELECT unnest(grouped) INTERSECT SELECT unnest(messages.group_heads(lease_again.queue_name, grouped, spend => false)));
-        END IF;
         IF cardinality(ready) > 0 THEN
             SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;
             PERFORM setval(policy.probe, m.id) FROM messages.message_rows m
@@ -68,4 +74,4 @@ BEGIN
     moment := clock_timestamp();
 END $$;
 COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS
-    'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, and at the first try for as many as a max_leased allows; under a rate_limit, or while the queue is broken, for as many as rate_left allows, which this call uses up. Opens a queue whose probe succeeded. Errors as in lease.';
+    'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, of which each try puts ten times as many behind as the one before, and at the first try for as many as a max_leased allows; under a rate_limit, or while the queue is broken, for as many as rate_left allows, which this call uses up. Opens a queue whose probe succeeded. Errors as in lease.';

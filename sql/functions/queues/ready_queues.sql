@@ -4,12 +4,15 @@ CREATE OR REPLACE FUNCTION messages.ready_queues(
     topic       text    DEFAULT NULL
 )
 RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[])
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
-    SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_number('count_up_to', count_up_to, 0, 2147483647);
     -- End what is due: perhaps nobody else is there to do it.
-    SELECT messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
+    PERFORM messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
+    RETURN QUERY
     WITH asked AS MATERIALIZED (           -- one time for all lanes, in any plan
         SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern,
                -- A mark that is read is locked until the commit. Without it all that is leased is walked over.
@@ -62,7 +65,7 @@ AS $$
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      GROUP BY q.queue_name, moment, free.leases
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR bool_or(behind.waits)
-        OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s')
-$$;
+        OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
+END $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text) IS
     'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow, one at most of a queue that is broken), or later (next_in: when a delay or a lease ends, when rate_limit or the pause of a broken queue allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

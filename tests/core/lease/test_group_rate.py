@@ -306,6 +306,40 @@ def test_what_a_group_used_is_forgotten_when_it_no_longer_counts(conn: Connectio
     assert conn.execute("SELECT FROM messages.group_rate").rowcount == 0
 
 
+@pytest.mark.parametrize("rate", [{}, {"rate_limit": 1_000_000}])
+def test_thousands_of_groups_that_have_to_wait_keep_nobody_from_what_is_behind_them(
+    conn: Connection, queue: Queue, rate: dict[str, int]
+) -> None:
+    queue("orders", **TWO | rate)
+    keys = [f"key {number}" for number in range(5000)]
+    run(conn, verbs.publish_batch("orders", keys, group_keys=keys))
+    conn.execute(
+        "INSERT INTO messages.group_rate (queue_name, group_key, spent)"
+        " SELECT queue_name, group_key, clock_timestamp() + interval '2 hours' FROM messages.message"
+    )
+    run(conn, verbs.publish("orders", "free", group_key="free"))
+    assert "free" in [body for _ in range(3) for body in bodies(lease(conn, max_messages=1))]
+
+
+def test_an_upkeep_forgets_more_groups_than_use_the_rate_in_a_minute_and_holds_few_locks(
+    conn: Connection, idle: Connection, queue: Queue
+) -> None:
+    for name in ("orders", "calls", "mails"):
+        queue(name, **TWO)
+        conn.execute(
+            "INSERT INTO messages.group_rate (queue_name, group_key, spent)"
+            " SELECT %s, n::text, clock_timestamp() - interval '1 hour' FROM generate_series(1, 20000) n",
+            [name],
+        )
+    rows = "SELECT FROM messages.group_rate"
+    for left in (40_000, 20_000, 0):
+        idle.execute("SELECT messages.upkeep()")
+        locks = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        assert idle.execute(locks).rowcount <= 1024
+        idle.commit()
+        assert conn.execute(rows).rowcount == left
+
+
 def test_a_worker_handles_one_of_each_group_when_it_may(dsn: str, conn: Connection, queue: Queue) -> None:
     """With a poll interval of a minute; without a ring, because all were published before it began."""
     conn.execute(f"ALTER DATABASE \"{conn.info.dbname}\" SET track_functions = 'all'".encode())

@@ -250,6 +250,32 @@ def test_groups_take_turns_and_stay_in_order(conn: Connection, queue: Queue) -> 
         assert own == list(range(len(own)))
 
 
+@pytest.mark.parametrize(("groups", "weight", "in_a_turn"), [("ab", 1, {1}), ("abcdefgh", 8, {3, 4, 5})])
+def test_a_key_that_comes_late_waits_for_no_backlog_behind_others_of_its_groups(
+    conn: Connection, queue: Queue, groups: str, weight: int, in_a_turn: set[int]
+) -> None:
+    """What waits in the groups is older than the newcomer. Two consumers take one message of a group at a time."""
+    queue("orders", fair_by="group", weights=Jsonb({"b": weight}))
+    for group in groups:
+        run(conn, verbs.publish_batch("orders", [group] * 50, group_keys=[group] * 50))
+    settle(conn)
+    held = run(conn, verbs.lease("orders", max_messages=10, lease_for=HOUR))
+    assert run(conn, verbs.lease("orders")) == [], "all others wait behind these"
+    run(conn, verbs.release(held[0].lock_token, [message.id for message in held[2:]]))
+    del held[2:]
+    run(conn, verbs.publish_batch("orders", ["late"] * 50, group_keys=["late"] * 50))
+    settle(conn)
+    handled: list[str] = []
+    for _ in range(100):
+        message = held.pop(0)
+        handled.append(message.body)
+        run(conn, verbs.archive(message.lock_token, [message.id]))
+        held += run(conn, verbs.lease("orders", lease_for=HOUR))
+    for turn in turns(handled, "a")[2:-1]:
+        assert turn.pop("b") in in_a_turn
+        assert turn == dict.fromkeys([*groups[2:], "late"], 1)
+
+
 def test_a_delayed_message_keeps_its_time_and_waits_behind_no_backlog(conn: Connection, queue: Queue) -> None:
     queue("orders", fair_by="group")
     fill(conn, "big", 2000)
