@@ -47,5 +47,8 @@ def test_no_two_classes_share_a_name() -> None:
 
 def test_the_channels_are_those_that_the_schema_notifies() -> None:
     functions = [file.read_text() for file in (ROOT / "sql" / "functions").rglob("*.sql")]
-    notified = {name for text in functions for name in re.findall(r"pg_notify\('(\w+)'", text)}
+    channel_of = re.compile(r"pg_notify\(([^,]+),")
+    notified = {
+        name for text in functions for given in channel_of.findall(text) for name in re.findall(r"'(\w+)'", given)
+    }
     assert {value for name, value in vars(channels).items() if name.isupper()} == notified
