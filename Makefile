@@ -87,7 +87,7 @@ compiled: setup
 $(CLASSES): requirements.lock tools/java.py | setup
 	@$(BIN)/python -m tools.java
 
-test-fast: setup ## Run the tests of the contract and of core/, in a minute and a half
+test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
 	@$(PYTEST) $(FAST)
 
 test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler
