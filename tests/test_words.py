@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from functools import cache
@@ -20,6 +21,15 @@ PATTERNS = (
     *("sql/**/*.sql", "sql/README.md", "docs/**/*.md", "README.md", "CONTRIBUTING.md"),
 )
 FILES = sorted({path for pattern in PATTERNS for path in ROOT.glob(pattern)} - {PAGE})
+# Files that speak of the past, and those of others.
+HISTORY = (
+    "tests/words.md",
+    "CHANGELOG.md",
+    "docs/decisions/*",
+    "benchmarks/results/*",
+    "requirements.lock",
+    "tools/airflow_versions/*",
+)
 
 _CODE = re.compile(r"`([^`]+)`")
 _ENDINGS = r"(?:s|d|ed|ing)?"
@@ -170,6 +180,30 @@ def test_the_page_bans_words_and_explains_only_those() -> None:
     words = {**banned(2), **banned(3)}
     assert len(words) > 20
     assert {word for row in table("## Where") for word in _CODE.findall(row[0])} <= set(words)
+
+
+def test_what_is_gone_stands_nowhere() -> None:
+    found = [
+        f"{place}:{number}: {word}"
+        for place, text in all_files().items()
+        for word in gone()
+        if word in text
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", line)
+    ]
+    assert found == [], "tests/words.md says what a user does instead"
+
+
+def gone() -> list[str]:
+    return [word for row in table("## Gone") for word in _CODE.findall(row[0])]
+
+
+def all_files() -> dict[str, str]:
+    """Return the text of each file of the repository that speaks of what there is today."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    places = [place for place in listed.split("\0") if place and not any(fnmatch(place, one) for one in HISTORY)]
+    read = {place: ROOT / place for place in places if (ROOT / place).is_file()}
+    return {place: path.read_text(errors="ignore") for place, path in read.items()}
 
 
 def test_no_merge_left_its_marks() -> None:
