@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = ("queue_name", "paused", "max_attempts", "lease_for", "notify", "max_depth", "max_leased", "retention")
 # Of each option of the policy: its type, and the default of `messages.create_queue`, which fills in what is not given.
 _POLICY: Final[dict[str, tuple[Any, str]]] = {
-    "--max-attempts": (int, "5"),
+    "--max-attempts": (int, "15"),
     "--lease-for": (duration, "5m"),
     "--notify": (click.Choice(["always", "gated", "off"]), "always"),
     "--max-body-bytes": (int, "1048576"),
@@ -34,7 +34,7 @@ _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--weights": (json_object, "1 for each key"),
     "--paused/--not-paused": (None, "not paused"),
     "--backoff-first": (duration, "1s"),
-    "--backoff-max": (duration, "5m"),
+    "--backoff-max": (duration, "1h"),
     "--retention": (duration, "forever"),
     "--max-depth": (int, "no limit"),
     "--max-leased": (int, "no limit"),

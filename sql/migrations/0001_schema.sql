@@ -4,10 +4,10 @@
 -- An interval is judged by the time that it leads to: see check_duration().
 CREATE TABLE messages.queue (
     queue_name       text        PRIMARY KEY CHECK (queue_name ~ '^[a-z][a-z0-9_]{0,47}$'),
-    max_attempts     smallint    NOT NULL DEFAULT 5 CHECK (max_attempts BETWEEN 1 AND 1000),
+    max_attempts     smallint    NOT NULL DEFAULT 15 CHECK (max_attempts BETWEEN 1 AND 1000),
     lease_for        interval    NOT NULL DEFAULT '5 minutes' CHECK (timestamp '2001-02-01' + lease_for > '2001-02-01' AND timestamp '2003-07-01' + lease_for <= '2003-07-01 12:00'),
     backoff_first    interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + backoff_first >= '2001-02-01'),
-    backoff_max      interval    NOT NULL DEFAULT '5 minutes' CHECK (timestamp '2001-02-01' + backoff_max >= '2001-02-01'),
+    backoff_max      interval    NOT NULL DEFAULT '1 hour' CHECK (timestamp '2001-02-01' + backoff_max >= '2001-02-01'),
     dedup_window     interval    NOT NULL DEFAULT '1 day' CHECK (timestamp '2001-02-01' + dedup_window > '2001-02-01'),
     retention        interval    CHECK (timestamp '2001-02-01' + retention > '2001-02-01'),
     notify           text        NOT NULL DEFAULT 'always' CHECK (notify IN ('always', 'gated', 'off')),

@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.create_queue(
     queue_name      text,
-    max_attempts    integer  DEFAULT 5,
+    max_attempts    integer  DEFAULT 15,
     lease_for       interval DEFAULT '5 minutes',
     notify          text     DEFAULT 'always',
     max_body_bytes  integer  DEFAULT 1048576,
@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION messages.create_queue(
     weights         jsonb    DEFAULT NULL,
     paused          boolean  DEFAULT false,
     backoff_first   interval DEFAULT '1 second',
-    backoff_max     interval DEFAULT '5 minutes',
+    backoff_max     interval DEFAULT '1 hour',
     dedup_window    interval DEFAULT '1 day',
     retention       interval DEFAULT NULL,
     on_dead_head    text     DEFAULT 'block',

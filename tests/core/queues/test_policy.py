@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from threading import Barrier
 from typing import Any
@@ -11,7 +12,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueFull, QueueNotFound, QueuePaused, run, verbs
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    Duplicate,
+    HandlerBroken,
+    InvalidArgument,
+    Message,
+    QueueFull,
+    QueueNotFound,
+    QueuePaused,
+    run,
+    verbs,
+)
 from airflow_provider_pgqueue.core.errors import InUse, QueueNotEmpty
 from tests.waiting import until_leases_expire, until_waiting
 
@@ -320,3 +332,37 @@ def test_the_back_off_of_a_queue_doubles_to_its_cap_with_jitter(conn: Connection
     for pause, longest in zip(pauses, [8, 16, 20, 20], strict=True):
         assert longest / 2 - 1 < pause <= longest
     assert len(set(pauses)) == 4
+
+
+def _pass(conn: Connection, time: str) -> None:
+    """Let this time pass for the messages that wait for their next attempt."""
+    conn.execute("UPDATE messages.message_rows SET visible_at = visible_at - %s::interval", [time])
+    conn.execute("UPDATE messages.timer SET at = at - %s::interval", [time])
+
+
+def _down(message: Message) -> None:
+    raise ConnectionError("the service is down")
+
+
+def test_the_defaults_give_a_message_at_least_an_hour(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    waited = 0.0
+    while messages := run(conn, verbs.lease("orders")):
+        run(conn, verbs.release(messages[0].lock_token, [messages[0].id], back_off=True))
+        left = conn.execute("SELECT extract(epoch FROM visible_at - clock_timestamp())::float FROM messages.message")
+        waited += sum(pause for (pause,) in left)
+        conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
+    assert value(conn, "SELECT result FROM messages.message_archive") == "failed"
+    assert waited >= 3600
+
+
+def test_an_outage_of_which_each_second_starts_a_consumer_makes_no_message_dead(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(300)))
+    for _ in range(40):
+        with suppress(HandlerBroken):
+            Consumer(queue_name="orders", handle=_down, batch_size=100).drain(conn)
+        _pass(conn, "1 second")
+    assert value(conn, "SELECT count(*) FROM messages.message_archive") == 0
+    assert value(conn, "SELECT max(attempts) FROM messages.message") > 5, "a default of five attempts killed them"
+    _pass(conn, "1 hour")
+    assert Consumer(queue_name="orders", handle=lambda message: None).drain(conn) == {"success": 300}
