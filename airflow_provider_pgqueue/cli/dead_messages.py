@@ -7,11 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
+from uuid import uuid4
 
 import click
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected, status_for
+from airflow_provider_pgqueue.cli.fix import log_to_stderr
+from airflow_provider_pgqueue.cli.json_lines import read_body
 from airflow_provider_pgqueue.cli.options import confirm, duration, fingerprint, time_options, yes_option
 from airflow_provider_pgqueue.cli.output import records, show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -19,9 +22,11 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.message import DEAD_RESULTS
+from airflow_provider_pgqueue.core.message import DEAD_RESULTS, Requeued
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.repair.canary import wait_for_canary
 from airflow_provider_pgqueue.core.repair.repair import unknown_ids
+from airflow_provider_pgqueue.core.signals import stop_on_signals
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
@@ -60,10 +65,13 @@ class Which:
         """Whether it names messages, and not only a queue, results or a time."""
         return bool(self.ids or self.causes) or self.reference is not None
 
-    def filter(self, results: Collection[str], max_requeues: int | None = None) -> DeadFilter:
+    def filter(
+        self, results: Collection[str], max_requeues: int | None = None, *, in_parts: bool = False
+    ) -> DeadFilter:
         """Return the choice of those with some results."""
         # What takes several transactions must not take what it has requeued and what died again meanwhile.
-        until = datetime.now(UTC) if self.until is None and self.max_messages > TUNING.remedies_at_once else self.until
+        in_parts = in_parts or self.max_messages > TUNING.remedies_at_once
+        until = datetime.now(UTC) if self.until is None and in_parts else self.until
         return DeadFilter(
             self.queue,
             results=results,
@@ -106,10 +114,10 @@ class Which:
         """Return how many are left because of --max, also those that somebody holds."""
         return len(run(conn, verbs.dead_ids(which))) if done == self.max_messages else 0
 
-    def in_parts(self, take: Callable[[int], list[T]]) -> list[T]:
+    def in_parts(self, take: Callable[[int], list[T]], most: int) -> list[T]:
         """Take so many messages at a time that no transaction is long, and return all that were taken."""
         taken: list[T] = []
-        while size := min(TUNING.remedies_at_once, self.max_messages - len(taken)):
+        while size := min(TUNING.remedies_at_once, most - len(taken)):
             some = take(size)
             taken += some
             if len(some) < size:
@@ -143,17 +151,17 @@ _OPTIONS: Final = (
 )
 
 
-def _which(default: str) -> Callable[[F], Callable[..., None]]:
+def _which(default: str) -> Callable[[F], Callable[..., Any]]:
     """Add the options that say which messages, and call the command with a `Which`."""
     help_ = f"Only messages with this result; can be repeated. Default: {default}"
     result = click.option("--result", "results", multiple=True, type=click.Choice(DEAD_RESULTS), help=help_)
 
-    def add(command: F) -> Callable[..., None]:
+    def add(command: F) -> Callable[..., Any]:
         @wraps(command)
-        def call(**given: Any) -> None:
-            command(Which(**{one.name: given.pop(one.name) for one in fields(Which)}), **given)
+        def call(**given: Any) -> Any:
+            return command(Which(**{one.name: given.pop(one.name) for one in fields(Which)}), **given)
 
-        added: Callable[..., None] = call
+        added: Callable[..., Any] = call
         for option in reversed((*_OPTIONS, result)):
             added = option(added)
         return added
@@ -167,37 +175,88 @@ def _which(default: str) -> Callable[[F], Callable[..., None]]:
 @click.option(
     "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
 )
+@click.option(
+    "--body", type=click.File("rb"), metavar="FILE", help="Publish the JSON of this file; - is standard input."
+)
+@click.option(
+    "--canary",
+    type=click.IntRange(1),
+    help="Requeue this many first, and the others only if those do not die again. Something must consume the queue.",
+)
+@click.option(
+    "--stop-when-failing",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Percentage of the canary that must die again for the command to stop.",
+)
+@click.option(
+    "--canary-wait",
+    type=duration,
+    default="10m",
+    show_default=True,
+    help="How long the canary may take; the command stops if it is not finished by then.",
+)
 @with_settings
-def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: timedelta, dry_run: bool) -> None:
+def requeue(
+    settings: Settings,
+    which: Which,
+    /,
+    max_requeues: int | None,
+    delay: timedelta,
+    body: BinaryIO | None,
+    canary: int | None,
+    dry_run: bool,
+    **patience: Any,
+) -> int:
     """Publish dead messages again.
 
     Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id.
-    The archive keeps the dead one, with the new id.
+    The archive keeps the dead one, with the new id. Give one message another body with --id and --body.
+
+    The exit status is 1 if the canary stopped the command.
     """
+    if body is not None and len(which.ids) != 1:
+        raise click.UsageError("--body is for one message: name it with --id.")
+    bodies = None if body is None else {which.ids[0]: read_body(body, "--body")}
     results = which.results or (DEAD_RESULTS if which.named else ("failed", "lock_expired"))
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
         left: Counter[str] = (
             Counter() if which.results else which.waiting(conn, [one for one in DEAD_RESULTS if one not in results])
         )
-        chosen, before = which.filter(results, max_requeues), which.remedied(conn)
+        chosen, before = which.filter(results, max_requeues, in_parts=canary is not None), which.remedied(conn)
         if dry_run:
             would = len(run(conn, verbs.dead_ids(chosen, max_messages=which.max_messages)))
             looked = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting, "left_out": left}
             show(settings, looked, f"would requeue {_what(would, waiting, which)}{_left(left)}{_before(before)}.")
-            return
-        who = f"pgqueue {process_name()}"
-        requeued = which.in_parts(
-            lambda size: run(conn, verbs.requeue_dead(chosen, max_messages=size, delay=delay, remedied_by=who))
-        )
-        remaining = which.remaining(conn, len(requeued), chosen)
+            return 0
+        who = f"pgqueue {process_name()}" + (f" canary {uuid4()}" if canary else "")
+
+        def take(size: int) -> list[Requeued]:
+            statement = verbs.requeue_dead(chosen, max_messages=size, bodies=bodies, delay=delay, remedied_by=who)
+            return run(conn, statement)
+
+        first = min(canary or which.max_messages, which.max_messages)
+        requeued = which.in_parts(take, first)
+        fate: dict[str, Any] = {}
+        if first < which.max_messages and run(conn, verbs.dead_ids(chosen, max_messages=1)):
+            log_to_stderr()
+            with stop_on_signals() as told_to_stop:
+                fate = wait_for_canary(conn, who, first, stop=told_to_stop, **patience)
+            if "stopped" not in fate:
+                requeued += which.in_parts(take, which.max_messages - len(requeued))
+        stopped = fate.get("stopped")
+        remaining = which.remaining(conn, which.max_messages if stopped else len(requeued), chosen)
     done = records(requeued)
-    found: dict[str, Any] = {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done}
+    found = {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done}
+    rest = f"; stopped: {stopped}; {remaining:,} more remain" if stopped else _rest(remaining)
     show_done(
         settings,
-        found | {"left_out": left},
-        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}{_left(left)}{_before(before)}.",
+        found | {"left_out": left} | fate,
+        f"requeued {quantity(len(done))} of {which}{rest}{_left(left)}{_before(before)}.",
     )
+    return int(stopped is not None)
 
 
 @click.command()
@@ -221,7 +280,8 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
         chosen, who = which.filter(results), f"pgqueue {process_name()}"
         done = which.in_parts(
-            lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, remedied_by=who))
+            lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, remedied_by=who)),
+            which.max_messages,
         )
         remaining = which.remaining(conn, len(done), chosen)
     show_done(

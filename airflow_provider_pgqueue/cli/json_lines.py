@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import click
 
@@ -49,7 +49,8 @@ def parse(text: str, place: str, *, fix: str = "Quote it for the shell: '{\"orde
         if "\\u" in text and has_nul(to_json(body)):
             raise InvalidMessage("\\u0000 cannot be stored. Remove it.")
     except json.JSONDecodeError as error:
-        raise InvalidMessage(f"{place} is not JSON: {error.msg} at column {error.colno}. {fix}") from None
+        where = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
+        raise InvalidMessage(f"{place} is not JSON: {error.msg} at {where}. {fix}") from None
     except InvalidMessage as error:
         raise InvalidMessage(f"{place}: {error}") from None
     except RecursionError:
@@ -57,6 +58,15 @@ def parse(text: str, place: str, *, fix: str = "Quote it for the shell: '{\"orde
     except ValueError:
         raise InvalidMessage(f"{place} has a number that is too long. Write it as a string.") from None
     return Line(place, JsonText(text), body)
+
+
+def read_body(source: BinaryIO, place: str) -> JsonText:
+    """Return a file that is one body as it was written; InvalidMessage names the place, not the content."""
+    try:
+        text = source.read().decode("utf-8-sig").strip(" \t\r\n")
+    except UnicodeDecodeError:
+        raise InvalidMessage(f"{place} is not UTF-8. Convert the file, for example with iconv.") from None
+    return parse(text, place, fix="Write one JSON value.").text
 
 
 def json_object(text: str) -> dict[str, Any]:

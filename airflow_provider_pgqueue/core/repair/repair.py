@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,21 +26,18 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.core.client import require, run
-from airflow_provider_pgqueue.core.duration import Duration, seconds
+from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
+from airflow_provider_pgqueue.core.repair.canary import wait_for_canary
 from airflow_provider_pgqueue.core.repair.share import Outcomes, RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 
-log = logging.getLogger(__name__)
-
 Summary = dict[str, Any]
 Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 _NEEDED: Final = ("lease_dead", "extend_dead", "release_dead", "requeue", "dismiss", "remedies", "count_remedies")
-_LOOKS_AGAIN: Final = 0.5  # seconds, at the canary
-_SAYS_EVERY: Final = 10.0  # seconds
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
 _ANY: Final = DeadFilter()
 _FEW: Final = 100  # ids of each outcome in the summary
@@ -182,35 +177,16 @@ def repair_by(
     return _summary(repair, ids, found | unknown, _done(repair, connect), stop) | canary
 
 
-def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> dict[str, Any]:
-    """Wait until the canary is finished; return its counts, and in `stopped` why the run must end, if it must."""
-    patience = time.monotonic() + seconds(repair.canary_wait)
-    say_at = time.monotonic()
+def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> Summary:
     with connect() as conn:
-        while True:
-            found = run(conn, verbs.requeued_results(repair.remedied_by, repair.canary))
-            stopped = _why_stop(**found, stop_when_failing=repair.stop_when_failing)
-            if stopped is None and time.monotonic() >= patience:
-                stopped = "the canary was not finished in time"
-            if stopped is None and stop():
-                stopped = "told to stop"
-            if stopped is not None or time.monotonic() >= say_at:
-                text = "canary of %s: %s requeued, of which consumers finished %s, and %s died again"
-                log.info(text, repair.remedied_by, *found.values())
-                say_at += _SAYS_EVERY
-            if stopped is not None:
-                counts = {"canary": {name: found[name] for name in ("requeued", "died_again")}}
-                return counts | {"stopped": stopped} if stopped else counts
-            time.sleep(_LOOKS_AGAIN)
-
-
-def _why_stop(*, requeued: int, finished: int, died_again: int, stop_when_failing: float) -> str | None:
-    """Return why to stop, an empty text to continue, or None to wait."""
-    if not requeued:
-        return "the canary requeued nothing"
-    if 100 * died_again >= stop_when_failing * requeued:
-        return "the canary died again"
-    return "" if finished == requeued else None
+        return wait_for_canary(
+            conn,
+            repair.remedied_by,
+            repair.canary,
+            stop_when_failing=repair.stop_when_failing,
+            canary_wait=repair.canary_wait,
+            stop=stop,
+        )
 
 
 def is_fingerprint(cause: str) -> bool:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
+from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.statement import Statement, column, list_of, messages_of, only_row, unless_lost
@@ -99,7 +100,7 @@ def requeue(
     arguments = {
         "lock_token": lock_token,
         "ids": ids,
-        "messages": dict(bodies) if bodies else None,
+        "messages": _by_key(bodies),
         "delay": delay,
         "remedied_by": remedied_by,
     }
@@ -124,15 +125,23 @@ def requeue_dead(
     which: DeadFilter | str,
     *,
     max_messages: int = 1000,
+    bodies: Mapping[int, Any] | None = None,
     delay: Duration = timedelta(0),
     remedied_by: str | None = None,
 ) -> Statement[list[Requeued]]:
-    """Requeue dead messages in one call.
+    """Requeue dead messages in one call, with a new body where `bodies` has one for an id.
 
     Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`. Without a
     queue it is as `lease_dead`.
     """
-    return Statement("requeue_dead", _chosen(locals()), _not_none(which, list_of(Requeued)))
+    arguments = {
+        "which": which,
+        "max_messages": max_messages,
+        "messages": _by_key(bodies),
+        "delay": delay,
+        "remedied_by": remedied_by,
+    }
+    return Statement("requeue_dead", _chosen(arguments), _not_none(which, list_of(Requeued)))
 
 
 def dismiss_dead(
@@ -196,6 +205,12 @@ def count_remedies(remedied_by: str) -> Statement[dict[str, int]]:
 def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str, int]]:
     """Count what became of the first messages that `remedied_by` requeued: `requeued`, `finished`, `died_again`."""
     return Statement("requeued_results", locals(), only_row)
+
+
+def _by_key(bodies: Mapping[int, Any] | None) -> JsonText | None:
+    """Return new bodies as the functions take them; a body that is JSON text already keeps each digit."""
+    texts = (f'"{id_}": {to_json(body)}' for id_, body in (bodies or {}).items())
+    return JsonText(f"{{{', '.join(texts)}}}") if bodies else None
 
 
 def _chosen(arguments: dict[str, Any]) -> dict[str, Any]:

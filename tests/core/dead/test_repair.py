@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +36,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.repair.validator import MatchesSchema
+from tests.dead_messages import handling
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -88,28 +88,6 @@ def everything(conn: Connection) -> dict[str, list[Any]]:
         " WHERE relnamespace = 'messages'::regnamespace AND relkind IN ('r', 'S')"
     ).fetchall()
     return {name: sorted(map(str, conn.execute(f"TABLE {name}".encode()).fetchall())) for (name,) in names}
-
-
-@contextmanager
-def handling(conn: Connection, result: str = "success") -> Iterator[None]:
-    """Finish what comes into the queue while open, in a thread that the doorbell wakes."""
-    over = threading.Event()
-    conn.execute("LISTEN messages")
-
-    def handle() -> None:
-        while not over.is_set():
-            conn.execute(
-                "SELECT messages.archive(lock_token, ARRAY[id], %s) FROM messages.lease('orders', 100)", [result]
-            )
-            list(conn.notifies(timeout=0.05, stop_after=1))
-
-    thread = threading.Thread(target=handle)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def test_a_repaired_message_succeeds_and_both_versions_stay(conn: Connection, dead: Die) -> None:
