@@ -34,7 +34,7 @@ FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state
 # code decides is the same on each.
 OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/core/,whole connection/test_connection.py \
 	install/test_copies.py install/test_schema.py install/test_upgrade.py \
-	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py upkeep/test_health.py upkeep/test_drift.py \
+	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py upkeep/test_health.py \
 	archive/test_archive.py queues/test_drop.py lease/test_locks.py lease/test_waits.py lease/test_pairs.py \
 	lease/test_isolation.py) \
 	--ignore=tests/core/whole/test_state_machine.py \

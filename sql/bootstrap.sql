@@ -4,6 +4,11 @@ BEGIN
     -- IF NOT EXISTS would ask for CREATE on the database even where there is nothing to create.
     IF to_regnamespace('messages') IS NULL THEN
         CREATE SCHEMA messages;
+    ELSIF EXISTS (SELECT FROM pg_class WHERE relnamespace = 'messages'::regnamespace)
+      -- Only the schema of a release has this column.
+      AND NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('messages.upkeep_run') AND attname = 'server') THEN
+        RAISE EXCEPTION 'schema messages of database % is not ours, or older than the first release', quote_ident(current_database())
+            USING ERRCODE = 'PQ019', HINT = 'Dump what you need and drop the schema, or install in another database.';
     END IF;
 EXCEPTION
     WHEN duplicate_schema OR unique_violation THEN
@@ -39,18 +44,3 @@ COMMENT ON TABLE messages.schema_migration IS 'One row for each migration that w
 COMMENT ON COLUMN messages.schema_migration.version IS 'Number of the migration file.';
 COMMENT ON COLUMN messages.schema_migration.name IS 'Name of the migration file, without the number and the ending.';
 COMMENT ON COLUMN messages.schema_migration.applied_at IS 'When it was applied.';
-
-CREATE TABLE IF NOT EXISTS messages.release_object (
-    kind       text    NOT NULL,
-    name       text    NOT NULL,
-    definition text    NOT NULL,
-    mend       text,
-    server     integer NOT NULL,
-    PRIMARY KEY (kind, name)
-);
-COMMENT ON TABLE messages.release_object IS 'The objects of the schema as they were at the end of the last installation.';
-COMMENT ON COLUMN messages.release_object.kind IS 'table, column, index, trigger, …';
-COMMENT ON COLUMN messages.release_object.name IS 'Its name.';
-COMMENT ON COLUMN messages.release_object.definition IS 'What it is, or a digest of that.';
-COMMENT ON COLUMN messages.release_object.mend IS 'The SQL that makes it again; NULL if the installation makes it anyway, or if nothing can.';
-COMMENT ON COLUMN messages.release_object.server IS 'The major version of PostgreSQL, because each may write definitions in its own way.';

@@ -50,7 +50,7 @@ DECLARE
         ['internal', 'error_pattern check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use'],
         ['internal', 'begin_history record_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
         ['internal', 'delete_old_history sum_durations duration_quantile record_audit'],
-        ['internal', 'lock_all_or_none release_catalog release_differences health_drift health_copy']];
+        ['internal', 'health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN
@@ -67,10 +67,6 @@ BEGIN
             HINT = 'Name each function of the schema once: for a role, or as internal. Put your own functions in another schema.';
     END LOOP;
     -- Revoke everything from PUBLIC, and what ALTER DEFAULT PRIVILEGES or anybody else gave beyond the grants that are allowed by hand.
-    DELETE FROM messages.release_object o WHERE o.kind = 'internal';
-    INSERT INTO messages.release_object (kind, name, definition, server)
-    SELECT 'internal', string_to_table(listed[place][2], ' '), '', current_setting('server_version_num')::integer / 10000
-      FROM generate_subscripts(listed, 1) AS place WHERE listed[place][1] = 'internal';
     FOR change IN SELECT e.command FROM messages.extra_grants() e LOOP
         EXECUTE change;
     END LOOP;

@@ -5,16 +5,9 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir session.sql
 \ir may_install.sql
 \ir bootstrap.sql
-\ir pre_release.sql
 \ir roles.sql
 
--- What is missing or changed since the last installation
-\ir functions/upgrade/release_catalog.sql
-\ir functions/upgrade/release_differences.sql
-\ir mend.sql
-
 -- Migrations, each applied once; the next one is added here with the same four lines
-\ir functions/upgrade/lock_all_or_none.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
 \ir migrations/0001_schema.sql
@@ -217,7 +210,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_copy.sql
 \ir functions/health/health_dead_messages.sql
 \ir functions/health/health_dead_tuples.sql
-\ir functions/health/health_drift.sql
 \ir functions/health/health_grants.sql
 \ir functions/health/health_held_snapshot.sql
 \ir functions/health/health_history.sql
@@ -345,7 +337,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir owner.sql
 \ir seed.sql
 \ir grants.sql
-\ir record.sql
 \if :{?cron_role}
 SELECT messages.install_cron(run_as => :'cron_role');
 \endif

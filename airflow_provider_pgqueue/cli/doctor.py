@@ -112,10 +112,6 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         except PgQueueError as error:
             yield _refused(conn, "schema", "critical", error)
             return
-        if conn.execute(query("install/is_pre_release")).fetchone() == (True,):
-            fix = "drain or dump it, pgqueue uninstall, pgqueue install"
-            yield Finding("schema", "critical", "a pre-release schema", fix)
-            return
         yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
         yield _privileges(conn)
         yield from _upkeep(conn)

@@ -30,7 +30,7 @@ PgQueueError
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
  |    +-- SchemaTooOld        upgrade the schema
- |    +-- PreReleaseSchema    drain or dump it, uninstall, install
+ |    +-- ForeignSchema       the schema `messages` is not ours, or older than the first release
  |    +-- SchemaTooNew        upgrade the package
  +-- PermissionDenied         the role lacks a privilege
  +-- CronUnavailable          there is no pg_cron in this database
@@ -213,8 +213,8 @@ class SchemaTooOld(SchemaError):
     """The schema is older than this package needs."""
 
 
-class PreReleaseSchema(SchemaError):
-    """The schema is from before the first release: drain or dump it, uninstall, install."""
+class ForeignSchema(SchemaError):
+    """The schema `messages` is not ours, or older than the first release."""
 
 
 class SchemaTooNew(SchemaError):
@@ -255,7 +255,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ016": InUse,
     "PQ017": DispatchNotFound,
     "PQ018": TransactionTooLarge,
-    "PQ019": PreReleaseSchema,
+    "PQ019": ForeignSchema,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

@@ -542,6 +542,7 @@ CREATE TABLE messages.upkeep_run (
     next_queue  text,
     cron_at     timestamptz,
     cron_role   text,
+    server      bigint,
     CONSTRAINT upkeep_run_done_check CHECK ((finished_at IS NULL) = (done_by IS NULL)),
     CONSTRAINT upkeep_run_cron_check CHECK ((cron_at IS NULL) = (cron_role IS NULL))
 );
@@ -552,6 +553,7 @@ COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
 COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
 COMMENT ON COLUMN messages.upkeep_run.cron_at IS 'When pg_cron last did it, or was given it since; NULL if it never did, or no longer has it.';
 COMMENT ON COLUMN messages.upkeep_run.cron_role IS 'The login of the pg_cron job.';
+COMMENT ON COLUMN messages.upkeep_run.server IS 'The system identifier of the PostgreSQL server that the queue runs on.';
 COMMENT ON COLUMN messages.upkeep_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
 
 CREATE TABLE messages.upkeep_failure (

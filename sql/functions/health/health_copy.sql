@@ -12,8 +12,8 @@ AS $$
          WHERE NOT EXISTS (SELECT FROM messages.lane p JOIN pg_class c ON c.oid = p.mark WHERE p.queue_name = l.queue_name AND p.priority = l.priority)
            AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = l.queue_name)
         UNION ALL
-        SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', o.name), 'SET statement_timeout = 0; SELECT messages.take_over()'
-          FROM messages.release_object o CROSS JOIN pg_control_system() c WHERE o.kind = 'cluster' AND o.name <> c.system_identifier::text
+        SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', u.server), 'SET statement_timeout = 0; SELECT messages.take_over()'
+          FROM messages.upkeep_run u CROSS JOIN pg_control_system() c WHERE u.server <> c.system_identifier
         UNION ALL
         -- Requeue, dismiss and retention would fail: PostgreSQL could not tell a subscriber which row they change.
         SELECT 4, 'critical', format('publication %s has table %s, which has no replica identity', p.pubname, p.tablename),

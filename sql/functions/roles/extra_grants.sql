@@ -32,13 +32,17 @@ AS $$
         SELECT 'TYPE', 'T', t.typname, t.oid::regtype::text, t.typowner, NULL, a.*
           FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid AND c.relkind = 'c' CROSS JOIN aclexplode(coalesce(t.typacl, acldefault('T', t.typowner))) a
          WHERE t.typnamespace = 'messages'::regnamespace),
+    -- messages_admin may call all but these.
+    internal AS (
+        SELECT p.proname FROM groups admin CROSS JOIN pg_proc p
+         WHERE admin.name = 'admin' AND p.pronamespace = 'messages'::regnamespace AND has_schema_privilege(admin.oid, p.pronamespace, 'USAGE')
+           AND NOT EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = admin.oid)),
     extra AS (
         SELECT e.*
           FROM entry e LEFT JOIN groups g ON g.oid = e.grantee
          WHERE e.grantee <> e.owner
            AND (e.is_grantable OR CASE
-               WHEN e.kind = 'FUNCTION' AND g.name IS NOT NULL THEN false          -- grants.sql gives and takes these, and drift compares them
-               WHEN e.kind = 'FUNCTION' THEN e.grantee = 0 OR e.thing IN (SELECT o.name FROM messages.release_object o WHERE o.kind = 'internal')
+               WHEN e.kind = 'FUNCTION' THEN e.grantee = 0 OR e.thing IN (SELECT i.proname FROM internal i)
                -- stage_publish() gives it to the login of the stage.
                WHEN e.thing ~ '^publish_stage_[0-9]+$' AND e.privilege_type = 'INSERT' THEN NOT EXISTS (
                    SELECT FROM messages.publish_stage s

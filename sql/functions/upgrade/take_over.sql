@@ -46,9 +46,7 @@ BEGIN
     END IF;
     PERFORM messages.begin_history();
     PERFORM messages.make_archive_partitions();
-    DELETE FROM messages.release_object o WHERE o.kind = 'cluster';
-    INSERT INTO messages.release_object (kind, name, definition, server)
-    SELECT 'cluster', c.system_identifier, '', current_setting('server_version_num')::integer / 10000 FROM pg_control_system() c;
+    UPDATE messages.upkeep_run u SET server = c.system_identifier FROM pg_control_system() c;
     RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed);
 END $$;
 COMMENT ON FUNCTION messages.take_over() IS

@@ -37,7 +37,7 @@ WRITERS = {
     "everybody may": "GRANT CREATE ON SCHEMA messages TO PUBLIC",
     "may create triggers": "GRANT TRIGGER ON messages.queue TO eve",
     "owns the schema": "ALTER SCHEMA messages OWNER TO eve",
-    "owns a table": "ALTER TABLE messages.release_object OWNER TO eve",
+    "owns a table": "ALTER TABLE messages.upkeep_run OWNER TO eve",
     "owns a function": "ALTER FUNCTION messages.latest_migration() OWNER TO eve",
     "owns a partition": "CREATE TABLE lair.part PARTITION OF messages.archive_rows"
     " FOR VALUES FROM ('2001-01-01') TO ('2001-02-01'); ALTER TABLE lair.part OWNER TO eve",
@@ -47,15 +47,12 @@ WRITERS = {
 }
 # What eve leaves there as the owner, for whoever installs to run.
 TRAPS = {
-    "trigger": "CREATE TRIGGER t BEFORE INSERT OR DELETE ON messages.release_object FOR EACH ROW"
-    " EXECUTE FUNCTION lair.fired()",
-    "default": "ALTER TABLE messages.release_object ADD extra integer DEFAULT lair.deed()",
+    "trigger": "CREATE TRIGGER t BEFORE INSERT OR UPDATE ON messages.queue FOR EACH ROW EXECUTE FUNCTION lair.fired()",
+    "default": "ALTER TABLE messages.queue ADD extra integer DEFAULT lair.deed()",
     "overload": "CREATE FUNCTION messages.create_queue(queue_name text) RETURNS boolean"
     " LANGUAGE sql AS 'SELECT lair.deed() = 1'",
     "body": "CREATE OR REPLACE FUNCTION messages.make_archive_partitions() RETURNS integer"
     " LANGUAGE sql AS 'SELECT lair.deed()'",
-    "record": "UPDATE messages.release_object SET mend = 'SELECT lair.deed(); ' || mend"
-    " WHERE name = 'message_order_idx'; DROP INDEX messages.message_order_idx",
 }
 
 

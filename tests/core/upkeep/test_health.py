@@ -38,7 +38,6 @@ CHECKS = [
     "history",
     "wraparound",
     "settings",
-    "drift",
     "copy",
     "grants",
     "limited_roles",
@@ -852,7 +851,7 @@ UNDIVIDED: dict[str, tuple[Callable[[Connection], object], str]] = {
     ),
     "archive_partitions": (forget_partitions, "SELECT FROM messages.archive_policy FOR UPDATE"),
     "copy": (
-        lambda conn: conn.execute("UPDATE messages.release_object SET name = '1' WHERE kind = 'cluster'"),
+        lambda conn: conn.execute("UPDATE messages.upkeep_run SET server = 1"),
         "SELECT FROM messages.upkeep_run FOR UPDATE",
     ),
 }
