@@ -12,10 +12,8 @@ with DAG("pgqueue_setup", schedule=None, tags=["pgqueue"], doc_md=__doc__) as da
         task_id="install",
         queues=[
             "alarms",
-            "batches_ended",
             "flights",
             "orders",
-            "orders_of_batch",
             "packing",
             "quotes",
             "reports",

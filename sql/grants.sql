@@ -5,7 +5,6 @@ DECLARE
     listed CONSTANT text[] := ARRAY[
         -- every means each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
-        ['publisher', 'close_batch'],
         ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
         ['consumer', 'lease lease_policy extend release consume once lease_named end_named_leases archive'],
         ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches overdue_dispatches record_task_failure end_dispatch dispatched_messages'],
@@ -33,7 +32,7 @@ DECLARE
         ['admin', 'schedule unschedule pause_schedule resume_schedule cron_matches'],
         ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
-        ['internal', 'check_publish fair_keys fair_front fair_places end_batches batch_results remember_key change_waiting admit check_max_depth ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
+        ['internal', 'check_publish fair_keys fair_front fair_places remember_key change_waiting admit check_max_depth ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
         ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes lease_again leases_left token_bucket rate_left spend_rate break_queue judge_probe open_queue oldest_leases after_archive'],
         ['internal', 'look come_back used_lanes make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
@@ -103,7 +102,7 @@ BEGIN
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database relies on it.
             ('USAGE ON SCHEMA messages', groups),
-            ('SELECT ON messages.queue_overview, messages.message_overview, messages.dispatch_overview, messages.batch_overview', '{observer,admin}'),
+            ('SELECT ON messages.queue_overview, messages.message_overview, messages.dispatch_overview', '{observer,admin}'),
             ('SELECT ON messages.archive_overview', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.
             ('SELECT ON messages.message, messages.message_archive', '{reader}'),

@@ -23,9 +23,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/remember_key.sql
 \ir functions/publish/change_waiting.sql
 \ir functions/publish/publish_deduplicated.sql
-\ir functions/publish/close_batch.sql
-\ir functions/publish/end_batches.sql
-\ir functions/publish/batch_results.sql
 \ir functions/publish/admit.sql
 \ir functions/publish/check_publish.sql
 \ir functions/publish/check_max_depth.sql
@@ -329,7 +326,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/queue_overview.sql
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql
-\ir views/batch_overview.sql
 \ir views/archive_overview.sql
 \ir functions/archive/message_outcomes.sql
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import click
 
 from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
-from airflow_provider_pgqueue.cli.json_lines import json_object, parse
+from airflow_provider_pgqueue.cli.json_lines import parse
 from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -86,25 +85,3 @@ def purge(settings: Settings, queue: str, yes: bool) -> None:
         confirm(f"Delete {quantity(waiting)} of queue {queue} for good?", yes=yes)
         deleted = run(conn, verbs.purge_queue(queue))
     show_done(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {quantity(deleted)} of {queue}.")
-
-
-@click.command()
-@click.argument("queue")
-@click.argument("batch")
-@click.option("--into", "into_queue", required=True, metavar="QUEUE", help="The queue that the end is published to.")
-@click.option("--expected", type=click.IntRange(0), help="Wait until at least so many of its messages have ended.")
-@click.option("--headers", type=json_object, metavar="JSON", help="Headers of the end, as a JSON object.")
-@with_settings
-def close_batch(
-    settings: Settings, queue: str, batch: str, into_queue: str, expected: int | None, headers: dict[str, Any] | None
-) -> None:
-    """Say that all messages of a batch are published, so that its end becomes a message.
-
-    The messages of a batch are those of a queue whose header `batch` is BATCH. When all have ended, one message with
-    the numbers of their results is published. Messages of a transaction that is still open are not seen: give
-    --expected to wait for them.
-    """
-    is_open = ask(settings, verbs.close_batch(queue, batch, into_queue, expected=expected, headers=headers))
-    say = f"closed batch {batch} of {queue}: its end goes to {into_queue}."
-    done = {"queue_name": queue, "batch": batch, "into_queue": into_queue, "open": is_open}
-    show_done(settings, done, say if is_open else f"batch {batch} of {queue} had ended already.")

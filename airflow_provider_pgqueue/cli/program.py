@@ -37,7 +37,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dismiss": ("dead_messages", "Dismiss dead messages: nothing more is done about them."),
     "cancel": ("messages", "Archive messages of a queue as cancelled."),
     "change": ("messages", "Change priority, time or body of messages while they wait."),
-    "close-batch": ("messages", "Say that all messages of a batch are published, so that its end becomes a message."),
     "purge": ("messages", "Delete the waiting messages of a queue."),
     "export": ("export", "Export the completed partitions of the archive to Parquet."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),

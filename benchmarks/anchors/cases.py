@@ -1,4 +1,4 @@
-"""What a queue promises by key, and a rate, cancel, steps and batches, next to peers that promise the like."""
+"""What a queue promises by key, and a rate, cancel and steps, next to peers that promise the like."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.anchors.cancel import CANCELS, cancelled
-from benchmarks.anchors.roles import END
 from benchmarks.anchors.workers import Handled, Workers, turns
 from benchmarks.bench import Bench, case
 from benchmarks.peers.dbos import DBOS_PEER
@@ -30,10 +29,6 @@ _PROCRASTINATE: Final = (
 )
 _WORKFLOWS: Final = (
     "SELECT dbos.enqueue_workflow('bench', 'bench', ARRAY[to_json(key)], queue_partition_key => {key})" + _KEYS
-)
-_PARENT: Final = (
-    "SELECT dbos.enqueue_workflow('batch', 'bench', ARRAY[to_json(array_agg(key))])"
-    " FROM unnest(%(keys)s::text[]) AS given (key)"
 )
 # The default is a second, in which a process starts no more than it may run at once.
 _OFTEN: Final = {"polling_interval_sec": 0.05}
@@ -170,26 +165,3 @@ def steps(bench: Bench) -> list[Line]:
     handled = turns(bench, contestants, ["any"] * 2_000)
     samples = handled["pgqueue"], handled["dbos"]
     return [_row("anchor-steps", _named("DBOS", "a workflow of 3 steps"), samples, lambda one: one.rate)]
-
-
-@case("anchor-batch", "the end of a batch of 1,000 messages, 4 processes", quick=False, group=_GROUP)
-def batch(bench: Bench) -> list[Line]:
-    of_batch = _PUBLISH.format(column="headers", value='\'{"batch": "all"}\'::jsonb')
-    contestants = {
-        "pgqueue": Workers(
-            replace(PGQUEUE, empty=f"{PGQUEUE.empty}, messages.batch"),
-            of_batch,
-            "SELECT messages.close_batch('bench', 'all', 'bench', expected => 1000)",
-            waiting="SELECT count(*) FROM messages.message UNION ALL"
-            " SELECT count(*) FROM messages.batch WHERE ended_at IS NULL ORDER BY 1 DESC",
-        ),
-        "dbos": _dbos(_PARENT),
-    }
-    handled = turns(bench, contestants, ["any"] * 1_000)
-    samples, other = (handled["pgqueue"], handled["dbos"]), _named("DBOS", "a workflow that awaits 1,000 others")
-    return [_row("anchor-batch, last message to end", other, samples, _until_end, "s")]
-
-
-def _until_end(handled: Handled) -> float:
-    last = max(end for key, _, end in handled.entries if key != END)
-    return max(start for key, start, _ in handled.entries if key == END) - last

@@ -15,12 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic, process_time
-from typing import Final
 
 from benchmarks.roles import Begun, Options, begin, main, role
-
-# The key of the end of a batch.
-END: Final = "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ def handle_pgqueue(dsn: str, options: Options) -> Options:
     diary = _Diary()
 
     def handle(message: Message) -> None:
-        with diary.handling(message.body.get("key", END)):
+        with diary.handling(message.body["key"]):
             time.sleep(options["seconds"])
             for number in range(options["steps"]):
                 message.step(f"step {number}", dict)
@@ -101,13 +97,6 @@ def handle_dbos(dsn: str, options: Options) -> Options:
             time.sleep(options["seconds"])
             for _ in range(options["steps"]):
                 step()
-
-    @DBOS.workflow(name="batch")
-    def batch(keys: list[str]) -> None:
-        for started in [DBOS.enqueue_workflow("bench", handle, key) for key in keys]:
-            started.get_result()
-        with diary.handling(END):
-            pass
 
     DBOS.launch()
     DBOS.register_queue("bench", worker_concurrency=options["at_once"], **options["queue"])

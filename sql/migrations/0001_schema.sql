@@ -146,8 +146,6 @@ CREATE INDEX message_reference_idx ON messages.message_rows (reference text_patt
 CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
 -- The last place that a key has in a lane, whether it waits there, is delayed, or waits behind others of its group.
 CREATE INDEX message_fair_idx ON messages.message_rows (queue_name, fair_key, priority, coalesce(due_at, visible_at)) WHERE fair_key IS NOT NULL;
--- Has only messages of batches. The messages published last are mostly finished last, so a search for an unfinished one begins there.
-CREATE INDEX message_batch_idx ON messages.message_rows (queue_name, (left(headers ->> 'batch', 200)), created_at) WHERE headers ? 'batch';
 COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
 COMMENT ON COLUMN messages.message.id IS 'The id forever: the archive keeps it.';
@@ -186,7 +184,7 @@ CREATE TABLE messages.timer (
 );
 CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
 ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- no two rows have to differ
-COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, for messages that expire, and for a group whose rate allows the next message later; one without messages for each queue that has a batch to end.';
+COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, for messages that expire, and for a group whose rate allows the next message later.';
 COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.timer.at IS 'The time: the end of the lease or delay, or the expires_at of the messages.';
 COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, a delay, an expires_at, or a group.';
@@ -254,7 +252,6 @@ CREATE INDEX message_archive_reference_idx ON messages.archive_rows (reference t
 CREATE INDEX message_archive_dead_idx ON messages.archive_rows (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
 -- A pipeline that was killed and starts again counts through it what it had done. Few rows have a remedy.
 CREATE INDEX message_archive_remedied_by_idx ON messages.archive_rows (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
-CREATE INDEX message_archive_batch_idx ON messages.archive_rows (queue_name, (left(headers ->> 'batch', 200))) WHERE headers ? 'batch';
 COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result. What plain SQL inserts here is checked.';
 COMMENT ON TABLE messages.archive_rows IS 'The rows of messages.message_archive, partitioned by archived_at. The functions name this table and meet no trigger.';
 COMMENT ON COLUMN messages.message_archive.id IS 'Id of the message; a new one only after a plain INSERT that gives none.';
@@ -444,32 +441,6 @@ COMMENT ON COLUMN messages.dedup.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.dedup.dedup_key IS 'The publisher''s key.';
 COMMENT ON COLUMN messages.dedup.id IS 'The message that was published under it.';
 COMMENT ON COLUMN messages.dedup.expires_at IS 'Until when the key is remembered.';
-
-CREATE TABLE messages.batch (
-    queue_name text        NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
-    batch      text        NOT NULL CHECK (length(batch) BETWEEN 1 AND 200),
-    into_queue text        NOT NULL,
-    expected   bigint      CHECK (expected >= 0),
-    headers    jsonb,
-    closed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    ended_at   timestamptz,
-    end_id     bigint,
-    last_error text,
-    PRIMARY KEY (queue_name, batch),
-    CONSTRAINT batch_ended_with_message CHECK ((ended_at IS NULL) = (end_id IS NULL))
-) WITH (fillfactor = 50);
-CREATE INDEX batch_open_idx ON messages.batch (queue_name) WHERE ended_at IS NULL;
-CREATE INDEX batch_ended_at_idx ON messages.batch (ended_at) WHERE ended_at IS NOT NULL;
-COMMENT ON TABLE messages.batch IS 'Batches that were closed: the messages of a queue with one header batch, whose end is a message of another queue.';
-COMMENT ON COLUMN messages.batch.queue_name IS 'The queue of its messages.';
-COMMENT ON COLUMN messages.batch.batch IS 'The header batch of its messages, of which 200 characters count.';
-COMMENT ON COLUMN messages.batch.into_queue IS 'The queue that its end is published to. No foreign key: a batch without that queue says so in last_error.';
-COMMENT ON COLUMN messages.batch.expected IS 'The batch does not end before this many of its messages have ended; NULL: it ends when none is unfinished.';
-COMMENT ON COLUMN messages.batch.headers IS 'The headers of the message that is its end.';
-COMMENT ON COLUMN messages.batch.closed_at IS 'When it was first closed.';
-COMMENT ON COLUMN messages.batch.ended_at IS 'When its end was published; NULL before. The row is deleted 30 days after.';
-COMMENT ON COLUMN messages.batch.end_id IS 'The message that is its end.';
-COMMENT ON COLUMN messages.batch.last_error IS 'Why its end could not be published when that was last tried; NULL if there was no error.';
 
 CREATE TABLE messages.inbox (
     consumer   text        NOT NULL,

@@ -1,4 +1,4 @@
-"""The tasks of the examples of long work and of batches, as Airflow runs them."""
+"""The tasks of the example of long work, as Airflow runs them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from importlib import import_module
 from typing import Any
 
 import psycopg
-import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from tests.airflow_layer.test_remedies import example, rendered
-from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -38,16 +34,3 @@ def test_the_example_of_long_work_ships_each_order_in_steps(
         {"receipt": "receipt of order 1", "labels": ["parcel 1", "parcel 2"]},
         {"receipt": "receipt of order 2", "labels": ["parcel 1"]},
     ]
-
-
-def test_the_example_of_a_batch_sums_up_when_its_last_message_has_ended(
-    conn_id: str, queue: Queue, run: Run, context: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    queue("orders_of_batch")
-    queue("batches_ended")
-    module = example("pgqueue_batch")
-    assert run(rendered(module.dag.get_task("publish"), {**context, "run_id": "monday"})) == 5
-    assert run(module.after.get_task("sum_up")) == {}
-    assert run(module.dag.get_task("price")) == {"success": 4, "rejected": 1}
-    until(lambda: run(module.after.get_task("sum_up")) or PgQueueHook(conn_id).run(verbs.upkeep()) is None)
-    assert "batch monday: 4 of 5 orders are priced" in capsys.readouterr().out

@@ -25,7 +25,6 @@ def test_a_short_run_loses_doubles_and_blocks_nothing(request: pytest.FixtureReq
     assert found.is_clean, "\n".join(page.lines(found))
     assert found.figures["acknowledged"] > 100
     assert found.figures["faults"] >= 5
-    assert found.figures["batches that ended"] > 5
     assert found.figures["steps"] > 20
     assert "<img" in (tmp_path / "page.html").read_text()
 
@@ -33,7 +32,7 @@ def test_a_short_run_loses_doubles_and_blocks_nothing(request: pytest.FixtureReq
 @pytest.fixture
 def stage(conn: Connection, queue: Callable[..., str]) -> Connection:
     """A database as a run leaves it, with one message in each of a few places."""
-    for name in ("a_orders", "a_effects", "a_groups", "a_limited", "ticks", "ends"):
+    for name in ("a_orders", "a_effects", "a_groups", "a_limited", "ticks"):
         queue(name)
     conn.execute("CREATE TABLE public.effect (k text)")
     conn.execute(leases.LOG.encode())
@@ -73,7 +72,6 @@ def test_what_is_as_it_was_told_is_clean(stage: Connection) -> None:
         ({"kind": "trespass", "at": 0.0, "what": "lease"}, {"of another team": ["lease"]}),
         (told("step refused", "1"), {"step kept by somebody else": ["1"]}),
         (told("wrong body", "1"), {"wrong body": ["1"]}),
-        ({"kind": "closed", "at": 0.0, "batch": "b", "messages": 2}, {"batch never ended": ["b"]}),
         (
             {"kind": "drained", "at": 0.0, "run": "slice-1", "archived": 3, "most": 2},
             {"more than a drain was to take": ["slice-1"]},
@@ -128,10 +126,6 @@ def test_what_nobody_handles_is_not_waited_for(stage: Connection, dsn: str) -> N
         ("INSERT INTO public.effect VALUES ('1')", {"effect not once": ["1"]}),
         ("""SELECT messages.publish('ticks', '{}', headers => '{"tick": "noon"}') FROM generate_series(1, 2)""",
          {"tick twice": ["noon"]}),
-        ("UPDATE messages.message_archive SET headers = '{\"batch\": \"b\"}';"
-         " SELECT messages.close_batch('a_orders', 'b', 'ends'), messages.end_batches('a_orders');"
-         " UPDATE messages.message_archive SET result = 'cancelled' WHERE message ->> 'k' = '1'",
-         {"batch ended with wrong numbers": ["b"], "stale": ["1"]}),
         ("INSERT INTO messages.failed_attempt (message_id, attempt, queue_name, fingerprint, failure)"
          """ VALUES (7, 1, 'a_orders', 'f', '{"error": "BodyUnavailable"}')""", {"wrong body": ["7"]}),
     ],
@@ -139,12 +133,6 @@ def test_what_nobody_handles_is_not_waited_for(stage: Connection, dsn: str) -> N
 def test_damage_is_found(stage: Connection, damage: str, found: dict[str, list[str]]) -> None:
     stage.execute(damage.encode())
     assert wrong(stage) == found
-
-
-def test_a_batch_that_ended_twice_is_found(stage: Connection) -> None:
-    for _ in range(2):
-        run(stage, verbs.publish("ends", {"batch": "b", "messages": 0, "results": {}}))
-    assert wrong(stage) == {"batch ended twice": ["b"]}
 
 
 def test_a_step_that_was_done_again_is_found_and_one_that_was_continued_is_not(stage: Connection) -> None:

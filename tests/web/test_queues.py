@@ -125,18 +125,12 @@ def test_a_login_that_may_not_see_bodies_sees_the_rest(browse: Browse, conn: Con
     assert "max_attempts" in page.text, "the policy"
 
 
-def test_a_queue_shows_its_batches_that_have_not_ended_and_a_message_its_steps(
-    browse: Browse, conn: Connection, queue: Queue
-) -> None:
+def test_a_message_shows_its_steps(browse: Browse, conn: Connection, queue: Queue) -> None:
     queue("orders")
-    conn.execute("SELECT messages.publish('orders', '1', headers => '{\"batch\": \"monday\"}')")
-    conn.execute("SELECT messages.close_batch('orders', 'monday', 'default', expected => 12)")
+    conn.execute("SELECT messages.publish('orders', '1', headers => NULL)")
     conn.execute(
         "SELECT messages.record_step(lock_token, id, 'charge', '\"canary\"') FROM messages.lease('orders')",
     )
-    page = browse().get("/queues/orders").text
-    assert "Batches that have not ended" in page
-    assert re.search(r"monday.*?/queues/default.*?>1<br><small>12 expected", page, re.S)
     page = browse().get("/messages/1").text
     assert "step done" in page
     assert "charge" in page

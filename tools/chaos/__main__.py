@@ -98,11 +98,10 @@ def until_empty(look: Callable[[], tuple[int, int]], *, standstill: float = LONG
 
 
 def waiting(dsn: str) -> tuple[int, int]:
-    """Return how many messages and batches have not ended, and how many messages are archived."""
+    """Return how many messages have not ended, and how many messages are archived."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
-            "SELECT (SELECT count(*) FROM messages.message WHERE queue_name NOT IN ('ticks', 'ends'))"
-            " + (SELECT count(*) FROM messages.batch WHERE ended_at IS NULL),"
+            "SELECT (SELECT count(*) FROM messages.message WHERE queue_name <> 'ticks'),"
             " (SELECT count(*) FROM messages.message_archive)"
         ).fetchone()
         assert row

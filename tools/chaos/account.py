@@ -30,19 +30,14 @@ OURS = frozenset(KINDS.values()) - OF_OTHERS
 TOLERANCE = 0.5  # seconds
 ROWS = """
 SELECT queue_name, coalesce(message ->> 'k', reference), message ->> 'g', (message ->> 'n')::integer,
-       headers ->> 'batch', result, handled_by, attempts, extract(epoch FROM leased_at)::float,
-       extract(epoch FROM archived_at)::float
-  FROM (SELECT queue_name, message, reference, headers, NULL AS result, locked_by AS handled_by, attempts, leased_at,
+       result, handled_by, attempts, extract(epoch FROM leased_at)::float, extract(epoch FROM archived_at)::float
+  FROM (SELECT queue_name, message, reference, NULL AS result, locked_by AS handled_by, attempts, leased_at,
                NULL AS archived_at
           FROM messages.message
         UNION ALL
-        SELECT queue_name, message, reference, headers, result, handled_by, attempts, leased_at, archived_at
+        SELECT queue_name, message, reference, result, handled_by, attempts, leased_at, archived_at
           FROM messages.message_archive) both_places
- WHERE queue_name NOT IN ('ticks', 'ends')
-"""
-ENDS = """
-SELECT message ->> 'batch', (message ->> 'messages')::integer, message -> 'results'
-  FROM messages.message WHERE queue_name = 'ends'
+ WHERE queue_name <> 'ticks'
 """
 UNREADABLE = "SELECT message_id::text FROM messages.failed_attempt WHERE failure::text LIKE '%BodyUnavailable%'"
 
@@ -55,7 +50,6 @@ class Row:
     key: str
     group: str | None
     number: int | None
-    batch: str | None
     result: str | None
     handled_by: str | None
     attempts: int
@@ -103,7 +97,6 @@ def account(
     _published(result, told, by_key)
     _finished(result, told, by_key)
     _effects(result, rows, effects)
-    _batches(result, told, rows, conn.execute(ENDS).fetchall())
     _steps(result, told)
     _limits(result, *most_leased(conn))
     result.wrong["wrong body"] = [*_keys(told["wrong body"]), *(id_ for (id_,) in conn.execute(UNREADABLE))]
@@ -174,28 +167,6 @@ def _effects(result: Account, rows: Iterable[Row], effects: Counter[str]) -> Non
     wrong = [key for key, number in effects.items() if number != 1 or key not in succeeded]
     result.wrong["effect not once"] = wrong + sorted(succeeded - effects.keys())
     result.figures["effects"] = effects.total()
-
-
-def _batches(
-    result: Account,
-    told: Mapping[str, list[dict[str, Any]]],
-    rows: Iterable[Row],
-    ends: Iterable[tuple[str, int, dict[str, int]]],
-) -> None:
-    counted = defaultdict[str, Counter[str]](Counter)
-    for row in rows:
-        if row.batch is not None and row.result is not None:
-            counted[row.batch][row.result] += 1
-    published = {entry["batch"]: entry["messages"] for entry in told["closed"]}
-    ended = Counter(batch for batch, _, _ in ends)
-    result.wrong["batch ended twice"] = [batch for batch, number in ended.items() if number > 1]
-    result.wrong["batch never ended"] = sorted(published.keys() - ended.keys())
-    result.wrong["batch ended with wrong numbers"] = [
-        batch
-        for batch, messages, results in ends
-        if +Counter(results) != counted[batch] or messages != published.get(batch, counted[batch].total())
-    ]
-    result.figures["batches that ended"] = len(ended)
 
 
 def _steps(result: Account, told: Mapping[str, list[dict[str, Any]]]) -> None:

@@ -45,7 +45,7 @@ from tools.chaos.leases import LIMITED
 Connection = psycopg.Connection[Any]
 LEASE = timedelta(seconds=1.5)
 QUEUES = {
-    "team_a": ["a_orders", "a_orders", "a_short", "a_groups", "a_groups", "a_effects", LIMITED, "a_batches", "a_long"],
+    "team_a": ["a_orders", "a_orders", "a_short", "a_groups", "a_groups", "a_effects", LIMITED, "a_turns", "a_long"],
     "team_b": ["b_orders", "b_orders", "b_dedup"],
     "anybody": ["default", "volatile", "c_orders"],
     "airflow": ["d_watched", "d_waited", "d_deferred"],
@@ -118,8 +118,7 @@ class Publisher(Actor):
             options["group_keys"] = groups
         if queue == LIMITED:
             options["group_keys"] = [self.random.choice("abc") for _ in bodies]
-        if queue == "a_batches":
-            options["headers"] = {"batch": bodies[0]["k"]}
+        if queue == "a_turns":
             options["topics"] = [self.random.choice(["small", "large"]) for _ in bodies]
         if queue == "a_long":
             for body in bodies:
@@ -144,8 +143,6 @@ class Publisher(Actor):
             with conn.transaction(force_rollback=rolled_back):
                 sent = [self.bodies.put(conn, body) for body in bodies] if queue == "a_long" else bodies
                 run(conn, verbs.publish_batch(queue, sent, **options))
-                if queue == "a_batches" and (at_once := self.random.random() < 0.5):
-                    run(conn, verbs.close_batch(queue, keys[0], "ends"))
         except (psycopg.OperationalError, ConnectionFailed):
             self.unsure += keys if queue == "b_dedup" else []
             raise
@@ -156,10 +153,6 @@ class Publisher(Actor):
             raise
         if not rolled_back:
             self.history.write("ok", q=queue, keys=keys)
-        if queue == "a_batches" and not rolled_back:
-            if not at_once:
-                run(conn, verbs.close_batch(queue, keys[0], "ends", expected=len(keys)))
-            self.history.write("closed", batch=keys[0], messages=len(keys))
         if self.team == "team_a" and self.random.random() < 0.02:
             self.trespass(conn)
         self.stopping.wait(self.random.expovariate(PACE.get(self.team, 40.0)))
@@ -180,7 +173,7 @@ class Publisher(Actor):
 class Functions(Actor):
     """Leases, extends, archives and releases through the functions, and dawdles past its lease now and then."""
 
-    queues = ("a_orders", "a_short", LIMITED, "a_batches", "b_orders", "b_dedup", "c_orders", "volatile")
+    queues = ("a_orders", "a_short", LIMITED, "a_turns", "b_orders", "b_dedup", "c_orders", "volatile")
 
     def start(self) -> None:
         self.serve(self.turn)

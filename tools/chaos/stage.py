@@ -28,9 +28,8 @@ QUEUES: Final = {
     "b_orders": f"max_attempts => {MANY}, notify => 'gated'",
     "b_dedup": f"max_attempts => {MANY}",
     leases.LIMITED: f"max_attempts => {MANY}, {leases.POLICY}",
-    "a_batches": f"max_attempts => {MANY}, fair_by => 'topic'",
+    "a_turns": f"max_attempts => {MANY}, fair_by => 'topic'",
     "a_long": f"max_attempts => {MANY}",
-    "ends": "",
     "default": f"max_attempts => {MANY}",
     "volatile": f"max_attempts => {MANY}",
     "c_orders": f"max_attempts => {MANY}",
@@ -41,7 +40,7 @@ QUEUES: Final = {
     "ticks": "",
 }
 GRANTS: Final = {
-    "chaos_a": [q for q in QUEUES if q[:2] == "a_"] + ["ends", "volatile"],
+    "chaos_a": [q for q in QUEUES if q[:2] == "a_"] + ["volatile"],
     "chaos_b": [q for q in QUEUES if q[:2] == "b_"],
 }
 

@@ -88,7 +88,6 @@ from airflow_provider_pgqueue.core.verbs.publish import (
     BatchOptions as BatchOptions,
     Options as Options,
     TopicOptions as TopicOptions,
-    close_batch as close_batch,
     publish as publish,
     publish_batch as publish_batch,
     publish_texts as publish_texts,

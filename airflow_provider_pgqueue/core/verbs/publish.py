@@ -81,12 +81,6 @@ _RULES: Final = {
     "group_keys": argument.optional(argument.any_texts),
     "dedup_keys": argument.optional(argument.any_texts),
 }
-_BATCH_RULES: Final = {
-    "queue_name": argument.any_text,
-    "batch": argument.any_text,
-    "into_queue": argument.any_text,
-    "expected": argument.optional(argument.whole(0, 10**12)),
-}
 
 
 def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement[int]:
@@ -128,25 +122,6 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
         # One row with all ids: a row for each costs the driver as much as sending the bodies.
         return Statement("publish_batch", arguments, one, columns="pg_catalog.array_agg(found)")
     return Statement("publish_deduplicated", arguments, ids_or_duplicates)
-
-
-def close_batch(
-    queue_name: str,
-    batch: str,
-    into_queue: str,
-    *,
-    expected: int | None = None,
-    headers: Mapping[str, Any] | None = None,
-) -> Statement[bool]:
-    """Say that all messages of a queue whose header `batch` is this are published: their end becomes a message.
-
-    When none of them is unfinished, and at least `expected` have ended, one message with the numbers of their results
-    is published to `into_queue`. Returns False if the batch had ended, in the last 30 days: that changes nothing.
-    Messages of a transaction that is still open are not known: close in the transaction that publishes, or give
-    `expected`.
-    """
-    argument.check(locals(), _BATCH_RULES)
-    return Statement("close_batch", locals(), one)
 
 
 def _as_batch(options: Options) -> BatchOptions:

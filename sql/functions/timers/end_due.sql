@@ -12,12 +12,11 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment   timestamptz := clock_timestamp();
-    known    bigint[];
-    tokens   uuid[];
-    ended    bigint[];
-    free     bigint[];
-    of_batch boolean;
+    moment timestamptz := clock_timestamp();
+    known  bigint[];
+    tokens uuid[];
+    ended  bigint[];
+    free   bigint[];
 BEGIN
     WITH due AS (
         DELETE FROM messages.timer t WHERE t.ctid = ANY (ARRAY(
@@ -28,13 +27,10 @@ BEGIN
                      ORDER BY t.at LIMIT end_due.max_messages FOR UPDATE SKIP LOCKED) next) first
              WHERE first.before < end_due.max_messages))
         RETURNING t.lock_token, t.ids)
-    -- A timer without messages is that of the batches of the queue.
-    SELECT array_agg(one.id) FILTER (WHERE one.id IS NOT NULL), array_agg(d.lock_token) FILTER (WHERE one.id IS NOT NULL), bool_or(one.id IS NULL)
-      INTO known, tokens, of_batch FROM due d LEFT JOIN unnest(d.ids) AS one (id) ON true;
+    SELECT array_agg(one.id), array_agg(d.lock_token) INTO known, tokens FROM due d CROSS JOIN unnest(d.ids) AS one (id);
     more := coalesce(cardinality(known) >= end_due.max_messages, false);
     freed := 0;
     archived := 0;
-    PERFORM messages.end_batches(end_due.queue_name) WHERE of_batch;
     IF known IS NULL THEN
         RETURN;
     END IF;
@@ -64,4 +60,4 @@ BEGIN
     SELECT more AND count(*) FILTER (WHERE k.at = moment + interval '100 ms') < cardinality(known) INTO more FROM kept k;
 END $$;
 COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz) IS
-    'Ends what the timers of a queue say is due, for about max_messages messages, or the one lease that is larger, and since this time: archives what is out of attempts or past its expires_at, and lets the others come back; and ends batches. Returns how many it freed and archived, and whether more may be due.';
+    'Ends what the timers of a queue say is due, for about max_messages messages, or the one lease that is larger, and since this time: archives what is out of attempts or past its expires_at, and lets the others come back. Returns how many it freed and archived, and whether more may be due.';

@@ -11,11 +11,9 @@ BEGIN
       FROM messages.message_rows m CROSS JOIN LATERAL (
         VALUES (m.lock_expires_at, m.lock_token), (m.expires_at, NULL),
                (CASE WHEN m.due_at IS NOT NULL THEN nullif(m.visible_at, 'infinity') END, NULL)) due (at, lock_token)
-     WHERE due.at IS NOT NULL GROUP BY 1, 2, 3
-    UNION ALL
-    SELECT DISTINCT b.queue_name, clock_timestamp(), NULL::uuid, '{}'::bigint[] FROM messages.batch b WHERE b.ended_at IS NULL;
+     WHERE due.at IS NOT NULL GROUP BY 1, 2, 3;
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$;
 COMMENT ON FUNCTION messages.mend_timers() IS
-    'Makes the timers of all leases, delays, expires_at and open batches anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.';
+    'Makes the timers of all leases, delays and expires_at anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.';

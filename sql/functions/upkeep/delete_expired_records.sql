@@ -8,7 +8,7 @@ BEGIN
     FOR kept IN
         SELECT * FROM (VALUES
             ('dedup', 'expires_at', interval '0'), ('inbox', 'handled_at', '30 days'), ('dispatch', 'ended_at', '30 days'),
-            ('batch', 'ended_at', '30 days'), ('failed_attempt', 'failed_at', '30 days'), ('pipeline_run', 'started_at', '90 days'),
+            ('failed_attempt', 'failed_at', '30 days'), ('pipeline_run', 'started_at', '90 days'),
             ('named_lease', 'expires_at', '1 day')) AS kept (relation, since, period)
     LOOP
         EXECUTE format('DELETE FROM messages.%1$I WHERE ctid = ANY (ARRAY(
@@ -35,4 +35,4 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches, ended batches and failed attempts after 30 days, runs of pipelines after 90, named leases a day after they end, what groups used of their rate; drops stages whose job died a day ago.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90, named leases a day after they end, what groups used of their rate; drops stages whose job died a day ago.';

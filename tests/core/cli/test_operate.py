@@ -384,7 +384,6 @@ WALK: dict[str, list[str]] = {
     "requeue": ["orders"],
     "repair": ["orders", "--function", "json:dumps"],
     "dismiss": ["orders", "--reason", "a test", "--yes"],
-    "close-batch": ["orders", "monday", "--into", "orders"],
     "purge": ["orders", "--yes"],
     "audit": [],
     "schedules": [],

@@ -60,7 +60,6 @@ CALLS = {
     "bind_topic": "SELECT messages.bind_topic('orders', 'b.*')",
     "cancel": "SELECT messages.cancel('orders', (SELECT ids FROM given WHERE what = 'live'))",
     "change": "SELECT messages.change('orders', ARRAY(SELECT id FROM messages.message), 9, '1 minute', message => '0')",
-    "close_batch": "SELECT messages.close_batch('orders', 'monday', 'other')",
     "consume": "SELECT messages.consume('orders')",
     "create_queue": "SELECT messages.create_queue('new')",
     "dismiss": f"SELECT messages.dismiss({DEAD}, 'done')",

@@ -114,8 +114,6 @@ VERBS = {
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
-    "close_batch": ("SELECT messages.close_batch('orders', 'monday', 'orders')", "publisher admin"),
-    "batch_overview": ("SELECT FROM messages.batch_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
     "health": ("SELECT messages.health()", "observer upkeep admin"),

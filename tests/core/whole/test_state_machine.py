@@ -72,7 +72,6 @@ class Item:
     in_line: bool = True  # its place is that of its publishing
     returned: bool = False  # it was leased before
     result: str | None = None
-    counts_as: str | None = None  # the result in the numbers of its batch; None if another counts in its place
     dead_token: UUID | None = None
     steps: dict[str, Any] = field(default_factory=dict)
 
@@ -95,10 +94,6 @@ class Item:
         """Whether the next look changes it."""
         return self.lease == "over" or (self.lease is None and self.expired)
 
-    @property
-    def is_of_batch(self) -> bool:
-        return "batch" in (self.headers or {})
-
 
 class Verbs(RuleBasedStateMachine):
     """Calls verbs in any order, in one session: what each returns, and all that it changes, is what the model says."""
@@ -114,20 +109,17 @@ class Verbs(RuleBasedStateMachine):
         self.tokens: list[UUID] = [uuid4()]
         # Until when the rate of a queue, or of a group of it, is used up.
         self.spent: dict[str | tuple[str, str], datetime] = {}
-        self.closed: dict[str, int] = {}  # queues whose batch is closed, and how many it expects
-        self.ended: set[str] = set()  # queues whose batch has ended
         self.number = 0
 
     @initialize()
     def create_queues(self) -> None:
         for queue, policy in QUEUES.items():
             assert run(self.conn, verbs.create_queue(queue, backoff_first=HOUR, backoff_max=HOUR, **policy))
-        run(self.conn, verbs.create_queue("ends"))
         for queue, pattern in BINDINGS.items():
             run(self.conn, verbs.bind_topic(queue, pattern))
 
     def teardown(self) -> None:
-        for queue in (*QUEUES, "ends"):
+        for queue in QUEUES:
             run(self.conn, verbs.drop_queue(queue, force=True))
         self.conn.execute("DELETE FROM messages.message_archive")
 
@@ -165,7 +157,7 @@ class Verbs(RuleBasedStateMachine):
 
     def finish(self, item: Item, result: str) -> None:
         del self.live[item.id]
-        item.result, item.counts_as, item.lease = result, result, None
+        item.result, item.lease = result, None
         if result in ("success", "cancelled"):
             item.steps = {}
         self.archive[item.id] = item
@@ -210,7 +202,7 @@ class Verbs(RuleBasedStateMachine):
         group=st.sampled_from([None, None, "g", "h"]),
         delayed=st.sampled_from([False, False, True]),
         expires=st.booleans(),
-        headers=st.sampled_from([None, {"k": 1}, {"batch": "b"}]),
+        headers=st.sampled_from([None, {"k": 1}]),
         dedup_key=st.sampled_from([None, None, "k", "l"]),
         on_conflict=st.sampled_from(["skip", "replace"]),
     )
@@ -556,33 +548,6 @@ class Verbs(RuleBasedStateMachine):
         kept = run(self.conn, verbs.recorded_steps(lock_token, id_))
         assert [(step["name"], step["result"]) for step in kept] == list(item.steps.items())
 
-    # Batches ----------------------------------------------------------------------------------------------------------
-
-    @rule(queue=st.sampled_from(sorted(QUEUES)), expected=st.sampled_from([None, 1, 3]))
-    def close_batch(self, queue: str, expected: int | None) -> None:
-        is_open = run(self.conn, verbs.close_batch(queue, "b", "ends", expected=expected))
-        assert is_open == (queue not in self.ended)
-        if is_open:
-            self.closed[queue] = expected or 0
-
-    def is_over(self, queue: str) -> bool:
-        """Whether the batch of a queue has no unfinished message, and as many have ended as it expects."""
-        unfinished = any(item.is_of_batch for item in self.of(queue))
-        return not unfinished and self.results(queue).total() >= self.closed[queue]
-
-    def results(self, queue: str) -> Counter[str]:
-        of_batch = [item for item in self.archive.values() if item.queue == queue and item.is_of_batch]
-        return Counter(item.counts_as for item in of_batch if item.counts_as)
-
-    @precondition(lambda self: self.closed)
-    @rule()
-    def it_is_time_to_end_batches(self) -> None:
-        over = {queue for queue in self.closed if self.is_over(queue)}
-        self.conn.execute("UPDATE messages.timer SET at = clock_timestamp() WHERE ids = '{}'")
-        run(self.conn, verbs.ready_queues(sorted(QUEUES)))
-        self.batches_end_once_and_with_the_right_numbers()
-        assert over <= self.ended, "a batch that is over did not end"
-
     @precondition(lambda self: bool(self.live))
     @rule(some=SOME, pick=st.integers(0, 1000))
     def cancel(self, some: list[int], pick: int) -> None:
@@ -781,7 +746,7 @@ class Verbs(RuleBasedStateMachine):
                 in_line=False,
                 steps=dict(old.steps),
             )
-            old.result, old.counts_as, old.dead_token = None, None, None
+            old.result, old.dead_token = None, None
             self.add(again)
 
     @precondition(lambda self: self.dead())
@@ -857,8 +822,7 @@ class Verbs(RuleBasedStateMachine):
         self.reconcile()
         rows = self.conn.execute(
             "SELECT id, queue_name, message, priority, attempts, requeues, group_key, topic, headers,"
-            " lock_expires_at > clock_timestamp(), lock_token, steps FROM messages.message WHERE queue_name <> 'ends'"
-            " ORDER BY id"
+            " lock_expires_at > clock_timestamp(), lock_token, steps FROM messages.message ORDER BY id"
         ).fetchall()
         assert with_steps(rows) == [
             (
@@ -878,22 +842,6 @@ class Verbs(RuleBasedStateMachine):
         assert sorted(rows) == sorted((item.id, item.result) for item in self.dead())
 
     @invariant()
-    def batches_end_once_and_with_the_right_numbers(self) -> None:
-        self.reconcile()
-        ends = [body for (body,) in self.conn.execute("SELECT message FROM messages.message WHERE queue_name = 'ends'")]
-        assert len(ends) == len({body["queue_name"] for body in ends})
-        for body in ends:
-            if (queue := body["queue_name"]) not in self.ended:
-                results = self.results(queue)
-                assert self.is_over(queue)
-                assert body == {
-                    "queue_name": queue, "batch": "b", "messages": results.total(),
-                    "results": {result: results[result] for result in RESULTS},
-                }  # fmt: skip
-                self.ended.add(queue)
-                del self.closed[queue]
-
-    @invariant()
     def whatever_ends_has_a_timer(self) -> None:
         late = self.conn.execute(
             "SELECT m.* FROM messages.message_rows m WHERE coalesce(m.lock_expires_at, m.expires_at) IS NOT NULL"
@@ -906,7 +854,7 @@ class Verbs(RuleBasedStateMachine):
     @invariant()
     def status_counts_it(self) -> None:
         behind = self.behind()
-        for status in (one for one in run(self.conn, verbs.status()) if one.queue_name != "ends"):
+        for status in run(self.conn, verbs.status()):
             items = self.of(status.queue_name)
             held = sum(item.lease == "held" for item in items)
             delayed = sum(item.lease is None and (item.delayed or item.id in behind) for item in items)
