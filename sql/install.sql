@@ -54,8 +54,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/oldest_leases.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
-\ir functions/lease/lease_named.sql
-\ir functions/lease/end_named_leases.sql
 \ir functions/lease/check_lease.sql
 \ir functions/lease/check_outcomes.sql
 \ir functions/lease/lease_again.sql

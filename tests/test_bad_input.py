@@ -104,7 +104,7 @@ def unusable(message: Any) -> Any:
 
 NOISE = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=100_000))  # which nothing compresses
 TEXTS = [
-    *("orders", "orders", "orders", "narrow", "nobody", "nightly", "packer", "packer/0/0", "job", "replayed", ""),
+    *("orders", "orders", "orders", "narrow", "nobody", "nightly", "job", "replayed", ""),
     *(
         " ",
         "1",

@@ -366,26 +366,6 @@ COMMENT ON COLUMN messages.failed_attempt.handled_by IS 'Who held the lease.';
 COMMENT ON COLUMN messages.failed_attempt.fingerprint IS 'The cause that the message would have died of.';
 COMMENT ON COLUMN messages.failed_attempt.failure IS 'As in the archive: error, message, traceback.';
 
-CREATE TABLE messages.named_lease (
-    lease_name text        NOT NULL,
-    queue_name text        NOT NULL,
-    lock_token uuid,
-    ids        bigint[]    NOT NULL DEFAULT '{}',
-    expires_at timestamptz NOT NULL,
-    made_by    text        NOT NULL DEFAULT session_user,
-    PRIMARY KEY (made_by, lease_name)
-);
-CREATE INDEX named_lease_expires_at_idx ON messages.named_lease (expires_at);
--- Of the names that a stream used in a day, few still hold messages.
-CREATE INDEX named_lease_held_idx ON messages.named_lease (split_part(lease_name, '/', 1), queue_name, made_by) WHERE lock_token IS NOT NULL;
-COMMENT ON TABLE messages.named_lease IS 'Leases with a name: the same name always gets the same messages. Deleted a day after they end.';
-COMMENT ON COLUMN messages.named_lease.made_by IS 'The login that leased; names of different logins are different names.';
-COMMENT ON COLUMN messages.named_lease.lease_name IS 'The name; of a lease stream STREAM/BATCH/PARTITION.';
-COMMENT ON COLUMN messages.named_lease.queue_name IS 'The queue that it leased from.';
-COMMENT ON COLUMN messages.named_lease.lock_token IS 'The token of the lease; NULL if there was nothing to lease, or when its batch is done.';
-COMMENT ON COLUMN messages.named_lease.ids IS 'The messages that it leased.';
-COMMENT ON COLUMN messages.named_lease.expires_at IS 'When its lease ends.';
-
 CREATE TABLE messages.dispatch (
     dispatch_id   bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_name    text        NOT NULL,

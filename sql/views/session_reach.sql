@@ -13,6 +13,6 @@ SELECT login.everything,
                -- A page sets messages.bodies to off for whoever may see less than its login.
                current_setting('messages.bodies', true) IS DISTINCT FROM 'off' AS shows_bodies,
                EXISTS (SELECT FROM pg_proc p
-                        WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN ('lease', 'lease_dead', 'lease_named', 'consume')
+                        WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN ('lease', 'lease_dead', 'consume')
                           AND has_function_privilege(session_user, p.oid, 'EXECUTE')) AS leases) AS login;
 COMMENT ON VIEW messages.session_reach IS 'What this login may observe: everything, unless session_is_limited(), or these queues; and whose bodies it may read, from the tables or with a lease, and so the texts of errors too.';

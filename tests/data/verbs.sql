@@ -81,8 +81,6 @@ SELECT messages.finish_partitions('$q.3', '{"0": 0}') ->> 'rows';
 SELECT messages.drop_stage('$q');
 -- finish_run
 SELECT messages.finish_run('$q.2', '{"a": 1}') ->> 'a';
--- lease_named
-SELECT message ->> 'n' FROM messages.lease_named('$q', '$q', 3) ORDER BY 1;
 -- purge_queue
 SELECT messages.purge_queue('$q') >= 0;
 -- archive_log_end

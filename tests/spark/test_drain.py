@@ -32,7 +32,7 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain
 from airflow_provider_pgqueue.spark.package import package
-from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
+from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
 from tests.spark.functions import accept
 from tests.waiting import until
 from tools import ROOT

@@ -340,11 +340,6 @@ def follow_the_archive(spark: SparkSession, folder: Path) -> None:
     stream_to(spark.readStream.format("pgqueue").option("table", "archive").load(), folder)
 
 
-def lease_and_archive(spark: SparkSession, folder: Path) -> None:
-    stream = spark.readStream.format("pgqueue").options(table="queue", queue="orders", streamName="packer")
-    stream_to(stream.load(), folder, table="archive")
-
-
 def publish_a_stream(spark: SparkSession, folder: Path) -> None:
     if not (folder / "in").exists():
         spark.sql("SELECT '1' AS message").write.parquet(str(folder / "in"))
@@ -357,7 +352,6 @@ SOURCES = {
     read: (21, 1),
     write: (21, 3),
     follow_the_archive: (21, 1),
-    lease_and_archive: (22, 0),
     publish_a_stream: (21, 2),
 }
 

@@ -39,12 +39,10 @@ SCRIPTS: Final = {
 from tests.spark.faulty_publisher import main
 main(spark, DSN, Path(FOLDER))
 """,
-    "streams": """
+    "stream": """
 import psycopg
 from pyspark.errors import StreamingQueryException
-from airflow_provider_pgqueue.spark.source.leases import ArchiveSink
-from airflow_provider_pgqueue.export.connection import Database
-from airflow_provider_pgqueue.spark.source.data_source import data_source
+from airflow_provider_pgqueue.spark import register
 
 def keep(batch, number):
     rows = [(number, row.id) for row in batch.select("id").collect()]
@@ -54,32 +52,17 @@ def keep(batch, number):
     if number == 1:
         pause("log")
 
-class Pausing(ArchiveSink):
-    def commit(self, messages, batchId):
-        if batchId == 1:
-            pause("lease")
-
-class Source(data_source(Database(DSN), "pausing")):
-    def streamWriter(self, schema, overwrite):
-        return Pausing(self.database, schema)
-
-def run(writer, name):
-    writer = writer.option("checkpointLocation", FOLDER + "/checkpoint-" + name)
-    while not Path(FOLDER, name).exists():
-        query = writer.start()
-        try:
-            while not (query.awaitTermination(0.2) or Path(FOLDER, name).exists()):
-                pass
-        except StreamingQueryException as error:  # Spark waits no longer than 10 s for a Python that starts
-            if "connect back" not in str(error):
-                raise
-
-spark.dataSource.register(Source)
-log = spark.readStream.format("pausing").options(table="archive", columns="id", maxMessagesPerTrigger="10")
-run(log.option("queue", "mail").load().writeStream.foreachBatch(keep), "log")
-stream = spark.readStream.format("pausing").options(table="queue", queue="orders", streamName="packer")
-stream = stream.option("maxMessagesPerTrigger", "10").load()
-run(stream.writeStream.format("pausing").option("table", "archive"), "lease")
+register(spark, DSN)
+log = spark.readStream.format("pgqueue").options(table="archive", columns="id", maxMessagesPerTrigger="10")
+writer = log.load().writeStream.foreachBatch(keep).option("checkpointLocation", FOLDER + "/checkpoint")
+while not Path(FOLDER, "log").exists():
+    query = writer.start()
+    try:
+        while not (query.awaitTermination(0.2) or Path(FOLDER, "log").exists()):
+            pass
+    except StreamingQueryException as error:  # Spark waits no longer than 10 s for a Python that starts
+        if "connect back" not in str(error):
+            raise
 """,
     # The half of one task is repaired, and some of the other's.
     "repair": """
@@ -172,13 +155,11 @@ def prepare_publish(one: Killed) -> None:
         run(one.conn, verbs.create_queue(name))
 
 
-def prepare_streams(one: Killed) -> None:
+def prepare_stream(one: Killed) -> None:
     conn = one.conn
-    for name in ("mail", "orders"):
-        conn.execute("SELECT messages.create_queue(%s, notify => 'off')", [name])
-        conn.execute("SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, 25) n))", [name])
+    conn.execute("SELECT messages.create_queue('mail', notify => 'off')")
+    conn.execute("SELECT messages.publish_batch('mail', (SELECT jsonb_agg(n) FROM generate_series(1, 25) n))")
     one.facts["mail"] = [id_ for _ in range(25) for (id_,) in conn.execute("SELECT id FROM messages.consume('mail')")]
-    one.facts["orders"] = [id_ for (id_,) in conn.execute("SELECT id FROM messages.message ORDER BY id")]
     conn.execute("CREATE TABLE public.kept (batch bigint, id bigint)")
 
 
@@ -227,7 +208,7 @@ WAITING = (
 )
 REACHED: Final[dict[str, Callable[[Killed], Any]]] = {
     "publish": lambda one: all((one.folder / fault).exists() for fault in FAULTS) and len(bodies(one.conn, "half")) > 4,
-    "streams": lambda one: all((one.folder / name).exists() for name in ("log", "lease")),
+    "stream": lambda one: (one.folder / "log").exists(),
     "repair": lambda one: remedies(one.conn).get("requeued", 0) >= 60,
     "replay": lambda one: one.conn.execute(WAITING).rowcount,
     "drain": lambda one: (one.folder / "summary").exists(),
@@ -235,7 +216,7 @@ REACHED: Final[dict[str, Callable[[Killed], Any]]] = {
 }
 PREPARED: Final = {
     "publish": prepare_publish,
-    "streams": prepare_streams,
+    "stream": prepare_stream,
     "repair": prepare_repair,
     "replay": prepare_replay,
     "drain": prepare_drain,
@@ -331,14 +312,13 @@ def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
         fault(what, where=WHERE, times=1, published=range(number), found=found, place="queue")
 
 
-@pytest.mark.parametrize("killed", ["streams"], indirect=True)
-def test_streams_of_a_killed_driver_go_on_where_they_were_and_lose_and_double_nothing(
+@pytest.mark.parametrize("killed", ["stream"], indirect=True)
+def test_a_stream_of_a_killed_driver_goes_on_where_it_was_and_loses_and_doubles_nothing(
     spark: SparkSession, killed: Killed, fault: Record
 ) -> None:
-    conn, places = killed.conn, {name: killed.folder / f"checkpoint-{name}" for name in ("log", "lease")}
+    conn, checkpoint = killed.conn, killed.folder / "checkpoint"
     assert conn.execute("SELECT count(*) FROM public.kept").fetchone() == (20,)
-    assert len(archived(conn)) == 20
-    assert {committed(place) for place in places.values()} == {("0",)}
+    assert committed(checkpoint) == ("0",)
 
     def keep(batch: DataFrame, number: int) -> None:
         conn.execute("DELETE FROM public.kept WHERE batch = %s", [number])
@@ -346,27 +326,12 @@ def test_streams_of_a_killed_driver_go_on_where_they_were_and_lose_and_double_no
             conn.execute("INSERT INTO public.kept VALUES (%s, %s)", [number, row.id])
 
     log = spark.readStream.format("pgqueue").options(table="archive", columns="id", maxMessagesPerTrigger="10")
-    stream = spark.readStream.format("pgqueue").options(table="queue", queue="orders", streamName="packer")
-    writers = {
-        "log": log.option("queue", "mail").load().writeStream.foreachBatch(keep),
-        "lease": stream.load().writeStream.format("pgqueue").option("table", "archive"),
-    }
     until_nobody_else_writes(conn)
-    for name, writer in writers.items():
-        query = writer.option("checkpointLocation", str(places[name])).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+    writer = log.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
     kept = [id_ for (id_,) in conn.execute("SELECT id FROM public.kept")]
-    mail, orders = killed.facts["mail"], killed.facts["orders"]
-    fault("kill -9 in a batch of the log stream", where=WHERE, times=1, published=mail, found=kept, place="sink")
-    done = [id_ for id_, _ in archived(conn)]
-    what = "kill -9 between the archive's and the checkpoint's commit"
-    fault(what, where=WHERE, times=1, published=orders, found=done)
-    assert archived(conn) == [(id_, 1) for id_ in orders]
-
-
-def archived(conn: Connection) -> list[tuple[int, int]]:
-    query = "SELECT id, attempts FROM messages.message_archive WHERE queue_name = 'orders' ORDER BY id"
-    return conn.execute(query).fetchall()
+    what = "kill -9 in a batch of the log stream"
+    fault(what, where=WHERE, times=1, published=killed.facts["mail"], found=kept, place="sink")
 
 
 def committed(checkpoint: Path) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.consumer.held import Held, Outcomes
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
-from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of, parse_outcomes
+from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
 
 OUTPUTS = [
     "null",
@@ -41,21 +41,21 @@ REFUSED = [
 TOO_LARGE = [f'"{"x" * 65535}"', f"[{', '.join(['1e300'] * 217)}]", f'"{"ü" * 32768}"', "1e70000"]
 
 
-GIVER = "the function"
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
 
 def parsed(*rows: Mapping[str, Any]) -> Outcomes:
     names = dict.fromkeys(name for row in rows for name in row)
-    return parse_outcomes(pa.table({name: [row.get(name) for row in rows] for name in names}), giver=GIVER)
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    return outcomes_of(table, [row["id"] for row in rows])
 
 
 @pytest.mark.parametrize(
     ("row", "outcome"),
     [
-        ({}, None),
-        ({"result": None, "details": "fine"}, Success("fine")),
+        ({"result": "success"}, None),
+        ({"result": "success", "details": "fine"}, Success("fine")),
         ({"result": "success", "output": "[1.10]", "delay_seconds": 7}, Success(output="[1.10]")),
         ({"result": "rejected", "output": "{}"}, Rejected("rejected by the function", "{}")),
         ({"result": "rejected", "details": ""}, Rejected("rejected by the function")),
@@ -72,10 +72,6 @@ def test_a_row_says_how_its_message_ends(row: dict[str, Any], outcome: Outcome |
     assert parsed(others[0], {"id": 7} | row, others[1]) == {1: None, 7: outcome, 9: Rejected("no")}
 
 
-def test_of_two_rows_for_a_message_the_first_one_counts() -> None:
-    assert parsed({"id": 1, "result": "failed", "details": "no"}, {"id": 1, "result": "retry"}) == {1: Failed("no")}
-
-
 def test_a_table_without_rows_says_nothing() -> None:
     empty = pa.table({"id": pa.array([], pa.int64()), "result": pa.array([], pa.string())})
     assert outcomes_of(empty, [1, 2]) == {1: None, 2: None}
@@ -87,7 +83,7 @@ def settled(conn: Connection, *rows: Mapping[str, Any]) -> dict[int, Any]:
     messages = sorted(run(conn, verbs.lease("orders", max_messages=len(rows))), key=lambda message: int(message.body))
     token = messages[0].lock_token
     assert token
-    named = [{"id": message.id} | row for message, row in zip(messages, rows, strict=True)]
+    named = [{"id": message.id, "result": "success"} | row for message, row in zip(messages, rows, strict=True)]
     outcomes = parsed(*named)
     held = Held(conn, token, outcomes)
     held.finish(outcomes)
@@ -160,6 +156,7 @@ def test_what_is_lost_is_named_and_the_others_are_settled(conn: Connection, queu
     ("row", "why"),
     [
         ({"id": 1, "result": "sucess"}, "gave the result 'sucess'. Give one of success, rejected, failed, retry"),
+        ({"id": 1, "result": None}, "gave a row without a result"),
         ({"id": None}, "gave the column id as null"),
         ({"id": "1"}, "gave the column id as string. Give whole numbers"),
         ({"id": 1, "output": {"a": 1}}, "gave the column output as struct<a: int64>. Give JSON as text"),
@@ -169,4 +166,4 @@ def test_what_is_lost_is_named_and_the_others_are_settled(conn: Connection, queu
 )
 def test_what_is_wrong_with_all_rows_is_an_error(row: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidArgument, match=why.replace("[", r"\[")):
-        parsed(row)
+        parsed({"result": "success"} | row)

@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, Per
 from airflow_provider_pgqueue.core.errors import InvalidQueueName, SchemaMissing, SchemaTooOld
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import register
+from airflow_provider_pgqueue.spark.source.data_source import data_source
 from airflow_provider_pgqueue.spark.source.options import names
 from airflow_provider_pgqueue.spark.source.read import OPTIONS, RangeReader
 from airflow_provider_pgqueue.spark.source.tables import table_of
@@ -539,6 +540,14 @@ def test_a_read_without_a_table_names_the_two(session: SparkSession) -> None:
     for load in (session.read, session.readStream):
         with pytest.raises(Exception, match=r"option table is missing\. Give archive \(.*\) or queue \("):
             load.format("pgqueue").load()
+
+
+def test_a_stream_of_a_queue_is_refused_and_drain_named() -> None:
+    source = data_source(Database(""))({"table": "queue", "queue": "orders"})
+    with pytest.raises(
+        InvalidArgument, match=r"a stream follows the archive, not a queue\. Work off a queue with drain"
+    ):
+        source.streamReader(source.schema())
 
 
 def test_a_database_without_the_schema_says_how_to_install_it(empty_dsn: str) -> None:

@@ -214,26 +214,3 @@ def once(consumer: str, message_id: int) -> Statement[bool]:
     Call it in the transaction of the effect, to let the effect happen once however often the message is delivered.
     """
     return Statement("once", locals(), one)
-
-
-def lease_named(
-    lease_name: str,
-    queue_name: str,
-    *,
-    max_messages: int = 1000,
-    lease_for: Duration | None = None,
-    locked_by: str | None = None,
-) -> Statement[list[Row]]:
-    """Lease messages under a name. The same name again extends and returns those of its messages that are still held.
-
-    Two calls at the same time under one name get the same messages.
-    """
-    return Statement("lease_named", locals(), list)
-
-
-def end_named_leases(stream: str, queue_name: str, before_batch: int) -> Statement[int]:
-    """Forget the named leases STREAM/BATCH/PART of batches before this one, and return their number.
-
-    The messages stay leased until they are settled or their lease ends.
-    """
-    return Statement("end_named_leases", locals(), one)

@@ -20,10 +20,9 @@ from pyspark.sql.utils import is_remote
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
-from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
-from airflow_provider_pgqueue.spark.source.options import check_names, choice, names
+from airflow_provider_pgqueue.spark.source.options import choice, names
 from airflow_provider_pgqueue.spark.source.read import RangeReader
-from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, LEASED, table_of
+from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, table_of
 from airflow_provider_pgqueue.spark.source.writer import (
     PartitionWriter,
     PublishOptions,
@@ -63,9 +62,7 @@ class PgQueueSource(DataSource):
                 "no table of Spark's catalog can be of this source, because Spark hands its options on to no read",
                 "Use CREATE TEMPORARY VIEW ... USING pgqueue OPTIONS (...).",
             )
-        # Only a stream of leased messages has a name.
-        table = LEASED if "streamName" in self.options else table_of(self.options)
-        return table.spark_schema(names(self.options, "columns"))
+        return table_of(self.options).spark_schema(names(self.options, "columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RangeReader(self.database, self.options, schema)
@@ -76,13 +73,12 @@ class PgQueueSource(DataSource):
         return (PartitionWriter if options.commit_per == "partition" else PublishWriter)(self.database, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        follows = table_of(self.options) is ARCHIVE
-        return (ArchiveLog if follows else LeaseStream)(self.database, self.options, schema)
+        if table_of(self.options) is not ARCHIVE:
+            raise InvalidArgument("a stream follows the archive, not a queue", "Work off a queue with drain.")
+        return ArchiveLog(self.database, self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        if choice(self.options, "table", ("queue", "archive"), default="queue") == "archive":
-            check_names(self.options, ("table",), "The sink of a lease stream")
-            return ArchiveSink(self.database, schema)
+        choice(self.options, "table", ("queue",), default="queue")
         return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
 

@@ -19,7 +19,7 @@ _INSTEAD: Final = {
     "Use queue.": "subscribe assign",
     "Use queue, with names separated by commas; or topic, with a pattern.": "subscribePattern",
     "Use queue, or a column topic in the rows.": "topic",
-    "Use streamName.": "group.id kafka.group.id groupIdPrefix",
+    "A stream is known by its checkpoint.": "group.id kafka.group.id groupIdPrefix",
     "Name headers in columns.": "includeHeaders",
     "A stream of the archive starts at startingOffsets; a batch read takes since and until.": (
         "since until from to startingTimestamp endingTimestamp startingOffsets endingOffsets"

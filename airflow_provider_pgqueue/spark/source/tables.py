@@ -37,19 +37,17 @@ class Table:
 
     :param moment: the column that the options `since` and `until` are about.
     :param columns: the kind of each column, by its name in SQL and in Spark.
-    :param on_request: a column that is read only if it is asked for: Spark does not say which ones a query uses, and
-        the bodies would often be read for nothing.
     """
 
     name: str
     relation: sql.Identifier
     moment: str
     columns: Mapping[str, str]
-    on_request: str = "message"
 
     def select(self, names: Sequence[str] = ()) -> list[str]:
-        """Return names of columns, in that order; `*` stands for all, and no name for all but the one `on_request`.
+        """Return names of columns, in that order; `*` stands for all, and no name for all but the bodies.
 
+        Spark does not say which columns a query uses, and the bodies would often be read for nothing.
         InvalidArgument for a column that does not exist or is named twice.
         """
         if list(names) == ["*"]:
@@ -59,7 +57,7 @@ class Table:
                 raise InvalidArgument(f"the {self.name} has no column {name!r}. It has {', '.join(self.columns)}.")
             if names.count(name) > 1:
                 raise InvalidArgument(f"column {name!r} is named twice. Name each column once.")
-        return list(names) or [name for name in self.columns if name != self.on_request]
+        return list(names) or [name for name in self.columns if name != "message"]
 
     def spark_schema(self, names: Sequence[str] = ()) -> StructType:
         """Return columns as Spark has them, chosen as by `select`."""
@@ -114,20 +112,6 @@ _QUEUE: Final = Table(
         last_error text, headers jsonb, message jsonb
         """
     ),
-)
-# What lease_named() returns, with the token: whoever is given a message has to finish it.
-LEASED: Final = Table(
-    "lease",
-    sql.Identifier("messages", "lease_named"),
-    "created_at",
-    _columns(
-        """
-        id bigint, queue_name text, message jsonb, headers jsonb, reference text, topic text,
-        group_key text, priority smallint, attempts smallint, max_attempts smallint, requeues smallint,
-        created_at timestamptz, lock_token uuid, lock_expires_at timestamptz
-        """
-    ),
-    on_request="",
 )
 _TABLES: Final = {table.name: table for table in (ARCHIVE, _QUEUE)}
 

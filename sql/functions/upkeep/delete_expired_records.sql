@@ -8,8 +8,7 @@ BEGIN
     FOR kept IN
         SELECT * FROM (VALUES
             ('dedup', 'expires_at', interval '0'), ('inbox', 'handled_at', '30 days'), ('dispatch', 'ended_at', '30 days'),
-            ('failed_attempt', 'failed_at', '30 days'), ('pipeline_run', 'started_at', '90 days'),
-            ('named_lease', 'expires_at', '1 day')) AS kept (relation, since, period)
+            ('failed_attempt', 'failed_at', '30 days'), ('pipeline_run', 'started_at', '90 days')) AS kept (relation, since, period)
     LOOP
         EXECUTE format('DELETE FROM messages.%1$I WHERE ctid = ANY (ARRAY(
                             SELECT o.ctid FROM messages.%1$I o WHERE o.%2$I <= clock_timestamp() - $1
@@ -35,4 +34,4 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90, named leases a day after they end, what groups used of their rate; drops stages whose job died a day ago.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90, what groups used of their rate; drops stages whose job died a day ago.';

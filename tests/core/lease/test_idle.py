@@ -66,11 +66,6 @@ PARTITION = (
 TWO_QUEUES = "SELECT messages.create_queue('orders1'), messages.create_queue('orders2')"
 # Each with what is there before, and a call for a name, 1 or 2.
 CROSSED = {
-    "lease_named": ("", "SELECT messages.lease_named('{}', 'orders')"),
-    "lease_named again": (
-        "SELECT messages.lease_named('1', 'orders'), messages.lease_named('2', 'orders')",
-        "SELECT messages.lease_named('{}', 'orders')",
-    ),
     "dispatch_messages": (TWO_QUEUES, "SELECT messages.dispatch_messages('orders{}', 'handle')"),
     "dispatch_dead": (TWO_QUEUES, "SELECT messages.dispatch_dead('orders{}', 'handle')"),
     "stage_publish": ("", "SELECT messages.stage_publish('{}', 'orders')"),

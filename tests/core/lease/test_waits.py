@@ -33,7 +33,6 @@ SETUP = """
     SELECT messages.schedule('nightly', '* * * * *', 'orders', '1'), messages.bind_topic('orders', 'a.*');
     SELECT messages.begin_run('run', 'drain'), messages.begin_partitions('parts', 'orders'),
         messages.stage_publish('job');
-    SELECT FROM messages.lease_named('stream/1/0', 'orders', 1);
     SELECT messages.upkeep();
     UPDATE messages.schedule SET checked_until = now() - interval '2 minutes'
 """
@@ -71,7 +70,6 @@ CALLS = {
     "drop_stage": "SELECT messages.drop_stage('job')",
     "end_dispatch": f"SELECT messages.end_dispatch({RUN}, 'success')",
     "end_dispatch lost": f"SELECT messages.end_dispatch({RUN}, 'lost')",
-    "end_named_leases": "SELECT messages.end_named_leases('stream', 'orders', 2)",
     "extend": f"SELECT messages.extend({LIVE}, '1 minute')",
     "extend_dead": f"SELECT messages.extend_dead({DEAD}, '1 minute')",
     "extend_dispatches": f"SELECT messages.extend_dispatches(ARRAY[{DISPATCH}])",
@@ -81,8 +79,6 @@ CALLS = {
     "expect_cron": "SELECT messages.expect_cron('postgres')",
     "lease": "SELECT messages.lease('orders')",
     "lease_dead": "SELECT messages.lease_dead('orders')",
-    "lease_named": "SELECT messages.lease_named('stream/1/0', 'orders')",
-    "lease_named new": "SELECT messages.lease_named('stream/1/1', 'orders')",
     "lock_export": "SELECT messages.lock_export('message_archive_202601')",
     "look_at_next": "SELECT messages.look_at_next('')",
     "once": "SELECT messages.once('mail', 1)",
@@ -205,9 +201,7 @@ def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what
     named = {pair: state for pair, state in said.items() if pair not in bare}
     assert {pair: state for pair, state in named.items() if not re.fullmatch("PQ016 .* (is|are) in use", state)} == {}
     assert set(REFUSED) - named.keys() == set()
-    assert {"release", "once", "publish new key", "create_queue", "pause_queue", "lease_named"} <= {
-        one for one, _ in said
-    }
+    assert {"release", "once", "publish new key", "create_queue", "pause_queue"} <= {one for one, _ in said}
 
 
 def test_every_verb_that_writes_is_called_next_to_an_open_transaction(conn: Connection) -> None:

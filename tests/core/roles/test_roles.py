@@ -78,8 +78,6 @@ VERBS = {
     "consume": ("SELECT messages.consume('orders')", "consumer admin"),
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
     "lease_policy": ("SELECT messages.lease_policy('orders')", "consumer admin"),
-    "lease_named": ("SELECT messages.lease_named('packer/0/0', 'orders')", "consumer admin"),
-    "end_named_leases": ("SELECT messages.end_named_leases('packer', 'orders', 1)", "consumer admin"),
     "dispatch_messages": ("SELECT messages.dispatch_messages('orders', 'pack')", "consumer admin"),
     "dispatch_dead": ("SELECT messages.dispatch_dead('orders', 'mend')", "consumer admin"),
     "open_dispatches": ("SELECT messages.open_dispatches('orders')", "consumer admin"),

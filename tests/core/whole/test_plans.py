@@ -79,30 +79,6 @@ def test_what_is_leased_is_found_by_a_walk_along_the_index(
             assert not re.search(r"Sort Key: (?!\w+\.priority)|(Seq|Heap) Scan on message_rows", plan)
 
 
-@pytest.mark.parametrize("analysed", [False, True])
-def test_the_named_leases_of_done_batches_are_found_among_those_that_still_hold_messages(
-    conn: Connection, queue: Queue, plans: Callable[[str], list[str]], analysed: bool
-) -> None:
-    conn.execute("ALTER TABLE messages.named_lease SET (autovacuum_enabled = off)")
-    queue("orders")
-    conn.execute("INSERT INTO messages.named_lease SELECT 'packer/0/0', 'orders', NULL, '{}', now()")
-    conn.execute("ANALYZE messages.named_lease")
-    for _ in range(10):  # from the sixth on it keeps the plan
-        conn.execute("SELECT messages.end_named_leases('packer', 'orders', 1)")
-    conn.execute(
-        "INSERT INTO messages.named_lease (lease_name, queue_name, lock_token, expires_at)"
-        " SELECT format('packer/%s/0', n), 'orders', CASE WHEN n > 4990 THEN gen_random_uuid() END, now()"
-        " FROM generate_series(1, 5000) n"
-    )
-    if analysed:
-        conn.execute("ANALYZE messages.named_lease")
-    plan = only(plans("SELECT messages.end_named_leases('packer', 'orders', 4996)"), "Update on named_lease")
-    assert re.search(r"Index Scan (using|on) named_lease_held_idx", plan)
-    assert "Index Cond: ((split_part(lease_name" in plan
-    assert "Seq Scan" not in plan
-    assert conn.execute("SELECT count(*) FROM messages.named_lease WHERE lock_token IS NOT NULL").fetchone() == (5,)
-
-
 @pytest.mark.parametrize(
     ("verb", "call"),
     [
@@ -172,7 +148,6 @@ def test_the_collation_of_an_argument_changes_no_plan(
         "publish('orders', '1', group_key => 'me')",
         "publish_batch('orders', '[1, 2]', group_keys => ARRAY['a', 'me'])",
         "publish('orders', '1', dedup_key => 'me', on_conflict => 'replace')",
-        "lease_named('me', 'orders', 1)",
         "dead_causes('me')",
     ):
         scans(call, "'me'")  # so that both find what the first one left

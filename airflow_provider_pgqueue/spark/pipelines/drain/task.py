@@ -38,7 +38,7 @@ from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, describe, outcom
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.connection import Database, has_no_room
-from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
+from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
 
 log = logging.getLogger(__name__)
 

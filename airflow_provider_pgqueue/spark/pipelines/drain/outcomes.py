@@ -1,4 +1,4 @@
-"""Reads outcomes from a table with a row for each message, which the function of a drain or a stream gives."""
+"""Reads outcomes from the table with a row for each message that the function of a drain returns."""
 
 from __future__ import annotations
 
@@ -41,12 +41,28 @@ def outcomes_of(returned: Any, ids: list[int]) -> Outcomes:
 
     None is success for all. Else a pyarrow.Table, a RecordBatch or a pandas.DataFrame with the columns `id` and
     `result`, and if wanted `details`, `output` (JSON) and `delay_seconds` (with retry; without it the
-    back-off of the queue). A message that it leaves out is a success, one whose outcome cannot be kept is `failed`.
+    back-off of the queue). A message that it leaves out is a success. A retry keeps no output, and only a retry has a
+    delay; one out of range, or an output that is not JSON, makes its own message `failed`, with the reason in its
+    details and in the log.
     """
     outcomes: Outcomes = dict.fromkeys(ids)
     if returned is None:
         return outcomes
     rows = _as_table(returned)
+    _check_columns(rows)
+    columns = rows.to_pydict()
+    if unknown := set(columns["result"]) - set(RESULTS):
+        raise InvalidArgument(f"the function gave the result {min(unknown)[:20]!r}. Give one of {', '.join(RESULTS)}.")
+    said = (columns.get(name, repeat(None)) for name in COLUMNS)
+    given = {id_: _outcome(id_, *rest) for id_, *rest in zip(*said, strict=False)}
+    if len(given) < len(rows):
+        raise InvalidArgument("the function gave two rows for one message. Give one row a message.")
+    if strangers := sorted(given.keys() - outcomes.keys()):
+        raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {strangers[:10]}")
+    return outcomes | given
+
+
+def _check_columns(rows: pa.Table) -> None:
     names = rows.column_names
     if unknown := sorted(set(names) - set(COLUMNS)):
         raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(COLUMNS)}.")
@@ -54,12 +70,12 @@ def outcomes_of(returned: Any, ids: list[int]) -> Outcomes:
         raise InvalidArgument(f"the function gave the columns {names}. Give id and result, each column once.")
     if rows.column("result").null_count:
         raise InvalidArgument(f"the function gave a row without a result. Give one of {', '.join(RESULTS)}.")
-    given = parse_outcomes(rows, giver="the function")
-    if len(given) < len(rows):
-        raise InvalidArgument("the function gave two rows for one message. Give one row a message.")
-    if strangers := sorted(given.keys() - outcomes.keys()):
-        raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {strangers[:10]}")
-    return outcomes | given
+    for name, kind in zip(rows.schema.names, rows.schema.types, strict=True):
+        accepted, fix = _ACCEPTED[name]
+        if not any(accepts(kind) for accepts in accepted):
+            raise InvalidArgument(f"the function gave the column {name} as {kind}. Give {fix}.")
+    if rows.column("id").null_count:
+        raise InvalidArgument("the function gave a row without an id. Keep the id of each message.")
 
 
 def _as_table(returned: Any) -> pa.Table:
@@ -82,47 +98,18 @@ def _as_table(returned: Any) -> pa.Table:
         ) from None
 
 
-def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Outcomes:
-    """Return the outcomes in rows; only `id` is needed, no result is success, other columns are ignored.
-
-    A retry keeps no output, and only a retry has a delay; one out of range, or an output that is not JSON, makes its
-    own message `failed`, with the reason in its details and in the log. Of two rows for a message the first one counts.
-    A column of another type or a result that does not exist is a mistake in all rows: it is an InvalidArgument.
-
-    :param giver: who gave the rows, for errors: "the function".
-    """
-    rows = rows.select([name for name in COLUMNS if name in rows.schema.names])
-    for name, kind in zip(rows.schema.names, rows.schema.types, strict=True):
-        accepted, fix = _ACCEPTED[name]
-        if not any(accepts(kind) for accepts in accepted):
-            raise InvalidArgument(f"{giver} gave the column {name} as {kind}. Give {fix}.")
-    if rows.column("id").null_count:
-        raise InvalidArgument(f"{giver} gave a row without an id. Keep the id of each message.")
-    columns = rows.to_pydict()
-    if unknown := set(columns.get("result", ())) - {None, *RESULTS}:
-        raise InvalidArgument(f"{giver} gave the result {min(unknown)[:20]!r}. Give one of {', '.join(RESULTS)}.")
-    found: Outcomes = {}
-    said = (columns.get(name, repeat(None)) for name in COLUMNS)
-    for id_, result, details, output, seconds in zip(*said, strict=False):
-        if id_ not in found:
-            found[id_] = _outcome(id_, giver, result, details, output, seconds)
-    return found
-
-
-def _outcome(
-    id_: int, giver: str, result: str | None, details: str | None, output: str | None, seconds: Any
-) -> Outcome | None:
+def _outcome(id_: int, result: str, details: str | None, output: str | None, seconds: Any) -> Outcome | None:
     if result == "retry":
         return _retry(id_, seconds, details)
     kept = None
     if output is not None:
         if not _is_json(output):
-            return _failed_instead(id_, result or "success", _NOT_JSON)
+            return _failed_instead(id_, result, _NOT_JSON)
         kept = JsonText(output)
     if result == "rejected":
-        return Rejected(details or f"rejected by {giver}", kept)
+        return Rejected(details or "rejected by the function", kept)
     if result == "failed":
-        return Failed(details or f"failed, says {giver}", output=kept)
+        return Failed(details or "failed, says the function", output=kept)
     return None if details is None and kept is None else Success(details, kept)
 
 
