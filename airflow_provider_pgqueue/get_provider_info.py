@@ -89,17 +89,6 @@ def _connection_type() -> dict[str, Any]:
                 "pooler such as PgBouncer.",
                 "schema": {"type": ["integer", "null"], "minimum": 0},
             },
-            "bodies_at": {
-                "label": "Large bodies at",
-                "description": "URL of a folder that keeps bodies which are too large for a message, such as "
-                "s3://aws_default@bucket/bodies. Without it they are refused.",
-                "schema": {"type": ["string", "null"]},
-            },
-            "bodies_above": {
-                "label": "Large bodies above",
-                "description": "Bytes above which a body is kept there; without it 100,000.",
-                "schema": {"type": ["integer", "null"], "minimum": 0},
-            },
             "application_name": {
                 "label": "Application name",
                 "description": "How the sessions appear in pg_stat_activity; without it, after the DAG and the task.",

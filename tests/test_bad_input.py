@@ -64,7 +64,7 @@ from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueCleanBodiesOperator, PgQueueUpkeepOperator
+from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
@@ -635,7 +635,6 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueScheduleOperator: {"schedule_name": "s", "cron": "@daily", "queue_name": "orders", "message": 1},
     PgQueueSetupOperator: {},
     PgQueueUpkeepOperator: {},
-    PgQueueCleanBodiesOperator: {},
 }
 """Each task with the least that it needs."""
 OTHERS: dict[type[Any], dict[str, Any]] = {

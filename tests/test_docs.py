@@ -179,19 +179,6 @@ def test_the_program_of_the_python_reference_packs_its_orders(
     assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (3,)
 
 
-def test_the_program_of_the_page_about_large_bodies_packs_its_order_and_cleans(
-    conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for name, variable in {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}.items():
-        monkeypatch.setenv(variable, str(conninfo_to_dict(dsn)[name]))
-    conn.execute("SELECT messages.create_queue('orders')")
-    (code,) = of_page("docs/how-to/large-bodies.md", "py", "large bodies")
-    exec(compile(code.replace("/var/lib/bodies", str(tmp_path)), "program.py", "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out == "100000\n"
-    (kept,) = conn.execute("SELECT message #>> '{pgqueue_body,name}' FROM messages.message_archive").fetchone() or ()
-    assert [path.name for path in tmp_path.iterdir()] == [kept]
-
-
 _ROW = re.compile(r"^\| `(\w+)` \|.*", re.M)
 _BOUND = re.compile(r"check_(?:duration|number)\('(\w+)', (?:\w+\.)?\w+, '?([^',]+)'?, '?([^',)]+)'?\)")
 

@@ -23,8 +23,7 @@ _LAYER: Final = (
     *(f"--ignore=tests/airflow_layer/test_{name}.py" for name in ("spark", "metrics", "lineage")),
 )
 _SMOKE: Final = tuple(
-    f"tests/airflow_layer/test_{name}.py"
-    for name in ("decorator", "large_bodies", "operators", "provider_info", "sensors")
+    f"tests/airflow_layer/test_{name}.py" for name in ("decorator", "operators", "provider_info", "sensors")
 )
 _SHORT: Final = (
     "tests/e2e/test_airflow.py::test_the_setup_dag_says_who_does_the_upkeep",

@@ -14,7 +14,6 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from multiprocessing.queues import SimpleQueue
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
@@ -26,7 +25,6 @@ from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.program import report
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line
-from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.connection import conninfo_of, parameters, process_name
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
@@ -75,12 +73,6 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
     show_default=True,
     help="How often to look for messages if no notification arrives.",
 )
-@click.option(
-    "--bodies-at",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIRECTORY",
-    help="Read bodies that are too large for a message from this directory, to which the publishers write them.",
-)
 @click.option("--topic", metavar="PATTERN", help="Handle only messages whose topic matches, such as 'orders.#'.")
 @click.option("--until-empty", is_flag=True, help="End when no message is ready instead of waiting.")
 @click.option(
@@ -98,7 +90,6 @@ def worker(
     function: str,
     queue: str,
     batch: bool,
-    bodies_at: Path | None,
     poll_interval: timedelta,
     until_empty: bool,
     processes: int,
@@ -124,7 +115,6 @@ def worker(
             handle=None if batch else handler,
             handle_batch=handler if batch else None,
             handled_by=f"{function} {process_name()}",
-            bodies=BodyStore(bodies_at) if bodies_at else None,
             **given,
         )
         made = Worker(conninfo=conninfo_of(parameters(settings.dsn)), consumer=consumer, poll_interval=poll_interval)

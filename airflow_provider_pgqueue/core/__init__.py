@@ -6,13 +6,11 @@ Consumer(queue_name="orders", handle=pack).drain(conn)
 """
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.client import run, run_async
 from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import (
-    BodyUnavailable,
     ConnectionFailed,
     HandlerBroken,
     InvalidArgument,
@@ -35,8 +33,6 @@ from airflow_provider_pgqueue.core.worker import Worker
 __all__ = [
     "KEEP",
     "LEAVE",
-    "BodyStore",
-    "BodyUnavailable",
     "ConnectionFailed",
     "Consumer",
     "DeadMessage",

@@ -13,7 +13,6 @@ PgQueueError
  |    +-- InvalidOutcome      a handler returned something that is not an outcome
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
- +-- BodyUnavailable          a body that is kept outside of the database is out of reach, or not what was published
  +-- DispatchNotFound         the run has no dispatch, or another run has its messages
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
@@ -147,10 +146,6 @@ class InvalidMessage(PgQueueError, ValueError):
 
 class MessageTooLarge(InvalidMessage):
     """A body is larger than the queue allows, or the headers than 64 kB."""
-
-
-class BodyUnavailable(PgQueueError):
-    """The folder of a body cannot be written or read, or the body is missing, or is not what was published."""
 
 
 class DispatchNotFound(PgQueueError):

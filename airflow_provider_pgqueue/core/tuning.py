@@ -16,8 +16,6 @@ class Tuning:
     """How long an export or a task of Spark waits for a free connection."""
     drain_rounds: int = 20
     """How many jobs of Spark one drain starts at most."""
-    bodies_at_once: int = 2**28
-    """Bytes of bodies in a folder that a batch handler gets at once: they are in memory together."""
     remedies_at_once: int = 5_000
     """Dead messages of one transaction: a second or so, and whoever stops the command stops it after that."""
     last_moment: float = 3.5

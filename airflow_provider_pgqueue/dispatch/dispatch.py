@@ -50,12 +50,9 @@ def get_messages(
     messages none is left.
     """
     dag_run = context["dag_run"]
-    hook = PgQueueHook(pgqueue_conn_id)
-    messages = hook.run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
+    messages = PgQueueHook(pgqueue_conn_id).run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
     wanted = None if ids is None else set(ids)
-    found = [message for message in messages if wanted is None or message.id in wanted]
-    bodies = hook.body_store()
-    return found if bodies is None else [bodies.read(message) for message in found]
+    return [message for message in messages if wanted is None or message.id in wanted]
 
 
 def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None) -> dict[str, Any]:

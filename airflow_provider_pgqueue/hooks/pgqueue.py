@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Final, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 import psycopg
@@ -16,7 +16,6 @@ from airflow.providers.postgres.hooks.postgres import PostgresHook
 from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import connection, installation, verbs
-from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED
 from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.connection import conninfo_of
@@ -24,8 +23,7 @@ from airflow_provider_pgqueue.core.consumer.intake import NEEDED
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Success, outcome_of
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 from airflow_provider_pgqueue.hooks.connection_id import CONNECTION_STRING, NAME_IT
@@ -43,8 +41,6 @@ class PgQueueHook(PostgresHook):
     It supports everything that `PostgresHook` does (IAM and Azure tokens, SSL, service files). If the connection goes
     through a pooler, its extra `listen_conn_id` names a direct one to the same database, on which to wait; the extra
     `prepare_threshold` says whether statements are prepared, by default only without a pooler.
-    With the extra `bodies_at`, the URL of a folder as for `ObjectStoragePath`, bodies of more than `bodies_above` bytes
-    (100,000) are kept there: `publish`, `publish_batch` and `lease` do so, and all operators that publish or consume.
     Before its first verb the hook checks the version of the schema. Errors are PgQueueErrors.
 
     The everyday verbs are methods. `run` runs any verb of `core.verbs`: `hook.run(verbs.requeue_dead("orders"))`.
@@ -54,7 +50,7 @@ class PgQueueHook(PostgresHook):
     default_conn_name = "pgqueue_default"
     conn_type = "pgqueue"
     hook_name = "PostgreSQL message queue"
-    ignored_extra_options = PostgresHook.ignored_extra_options | {"listen_conn_id", "bodies_at", "bodies_above"}
+    ignored_extra_options = PostgresHook.ignored_extra_options | {"listen_conn_id"}
     _version_checked = False
     _may_consume = False
 
@@ -176,26 +172,6 @@ class PgQueueHook(PostgresHook):
         self.log.info("the queue %s: %s", "would be installed" if options.get("dry_run") else "is installed", summary)
         return summary
 
-    def body_store(self) -> BodyStore | None:
-        """Return what keeps large bodies, as the extra `bodies_at` says; None without it."""
-        extra = self.connection_extra
-        if not (url := extra.get("bodies_at")):
-            return None
-        if not isinstance(url, str) or "://" not in url:
-            raise InvalidArgument(
-                f"bodies_at of connection {self.get_conn_id()!r} is {url!r}", "Give a URL such as s3://bucket/folder."
-            )
-        # Slow to import, and few connections need it.
-        from airflow.sdk import ObjectStoragePath
-
-        above = extra.get("bodies_above")
-        if not str(above or 0).isdecimal():
-            raise InvalidArgument(
-                f"bodies_above of connection {self.get_conn_id()!r} is {above!r}", "Give a number of bytes."
-            )
-        given = {} if above in (None, "") else {"above": int(above)}
-        return BodyStore(ObjectStoragePath(url), **given)
-
     @overload
     def run(self, sql: Statement[T], *, conn: Connection | None = None) -> T: ...
     @overload
@@ -214,22 +190,14 @@ class PgQueueHook(PostgresHook):
     def publish(self, queue_name: str, body: Any, *, conn: Connection | None = None, **options: Unpack[Options]) -> int:
         """Publish one message and return its id, or a Duplicate if its dedup key is remembered."""
         with self._session(conn) as session:
-            (kept,) = self._keep(session, [body])
-            return run(session, verbs.publish(queue_name, kept, **options))
+            return run(session, verbs.publish(queue_name, body, **options))
 
     def publish_batch(
         self, queue_name: str, bodies: Iterable[Any], *, conn: Connection | None = None, **options: Unpack[BatchOptions]
     ) -> list[int]:
         """Publish many messages, all or none, and return their ids in order."""
         with self._session(conn) as session:
-            return run(session, verbs.publish_batch(queue_name, self._keep(session, bodies), **options))
-
-    def _keep(self, session: Connection, bodies: Iterable[Any]) -> Iterable[Any]:
-        """Return the bodies with pointers for those that are too large, if the connection says where to keep them."""
-        store = self.body_store()
-        if store is None or not isinstance(bodies, Iterable) or isinstance(bodies, str | bytes | Mapping):
-            return bodies  # what is not several bodies is refused as it is
-        return (store.put(session, body) for body in bodies)
+            return run(session, verbs.publish_batch(queue_name, bodies, **options))
 
     def lease(
         self,
@@ -244,9 +212,8 @@ class PgQueueHook(PostgresHook):
         """Lease ready messages, optionally only those that match a topic pattern, for a `with` block.
 
         Without `lease_for` a lease lasts as long as the policy of the queue says.
-        The lease is renewed while the block runs. Bodies that are kept elsewhere are read when it begins; a message
-        whose body cannot be had is left out, and delivered again after the back-off of the queue, or has failed. At the
-        end of the block, messages that were not settled are archived as success, or released if the block raised.
+        The lease is renewed while the block runs. At the end of the block, messages that were not settled are archived
+        as success, or released if the block raised.
         Without `conn` the lease opens a connection of its own, and closes it at the end of the block.
         """
         statement = verbs.lease(
@@ -256,7 +223,6 @@ class PgQueueHook(PostgresHook):
             locked_by=locked_by,
             topic=topic,
         )
-        bodies = self.body_store()
         with ExitStack() as stack:
             session = stack.enter_context(self._session(conn))
             if not self._may_consume:
@@ -265,7 +231,7 @@ class PgQueueHook(PostgresHook):
             messages = run(session, statement)
             # The session outlives this call only where there is something to hold.
             opened = stack.pop_all() if messages else ExitStack()
-        return _HookLease(session, messages, lease_for=lease_for, handled_by=locked_by, opened=opened, bodies=bodies)
+        return _HookLease(session, messages, lease_for=lease_for, handled_by=locked_by, opened=opened)
 
     def archive(
         self,
@@ -317,35 +283,11 @@ class PgQueueHook(PostgresHook):
 
 
 class _HookLease(Lease):
-    """A lease that reads bodies when it begins, and closes at its end what the hook opened for it."""
+    """A lease that closes at its end what the hook opened for it."""
 
-    def __init__(self, *args: Any, opened: ExitStack, bodies: BodyStore | None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, opened: ExitStack, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._opened = opened
-        self._bodies = bodies
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        if self._bodies is not None:
-            try:
-                self._read(self._bodies)
-            except BaseException as error:
-                self.__exit__(type(error), error, error.__traceback__)
-                raise
-        return self
-
-    def _read(self, bodies: BodyStore) -> None:
-        """Put the bodies into the messages; what cannot be read fails alone, and not with the block."""
-        found: list[Message] = []
-        failed: dict[int, Outcome | None] = {}
-        for message in self.messages:
-            try:
-                found.append(bodies.read(message))
-            except Exception as error:
-                failed[message.id] = outcome_of(error)
-                log.warning("message %s of queue %s is left out: %s", message.id, message.queue_name, error)
-        self.messages = tuple(found)
-        self.finish(failed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -212,7 +212,6 @@ class PgQueueConsumeOperator(WaitingTask):
             on_error=self.on_error,
             handled_by=handled_by,
             topic=self.topic,
-            bodies=self._hook.body_store(),
         )
 
     def _fail_on_failed(self, failed: int, handled: int) -> None:

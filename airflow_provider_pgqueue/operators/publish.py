@@ -191,7 +191,7 @@ class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
         if self._dedup_key is None:
             return super()._publish(conn, texts, number)
         keys = [self._key_of(place, text) for place, text in enumerate(texts)]
-        return run(conn, self._statement(conn, texts, *keys))
+        return run(conn, self._statement(texts, *keys))
 
     def _key_of(self, place: int, text: str) -> str:
         if self._key_is_of_task:

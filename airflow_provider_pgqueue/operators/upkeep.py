@@ -1,16 +1,14 @@
-"""Does the upkeep where there is no pg_cron, and removes bodies that are kept elsewhere and no longer needed."""
+"""Does the upkeep where there is no pg_cron."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, duration, truth
-from airflow_provider_pgqueue.core.duration import Duration
+from airflow_provider_pgqueue.core.argument import Rule, truth
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
@@ -62,37 +60,3 @@ class PgQueueUpkeepOperator(QueueTask):
             done = do_upkeep(conn) | {"scheduled": scheduled}
         self.log.info("upkeep: %s", done)
         return done
-
-
-class PgQueueCleanBodiesOperator(QueueTask):
-    """Removes the bodies that the folder of the connection keeps, and to which no message points, waiting or archived.
-
-    So a body is removed once its message has left the archive, after the retention of the queue, or its publish was
-    rolled back. The result is `{"removed"}`, a number. It reads all messages, but no large body, and needs the role
-    `messages_reader`; once a day is enough. Any number may run, while others publish and consume. Bodies of other
-    databases in the folder stay. The task is skipped if the connection has no `bodies_at`.
-
-    :param older_than: keep what was written more recently, because its publish may not have committed: give more than
-        the longest transaction that publishes.
-    """
-
-    template_fields: Sequence[str] = ("pgqueue_conn_id",)
-    rules: ClassVar[Mapping[str, Rule]] = {
-        **QueueTask.rules,
-        "older_than": duration(timedelta(hours=1), timedelta(days=3660)),
-    }
-
-    def __init__(self, *, older_than: Duration = timedelta(days=1), **kwargs: Unpack[TaskArguments]) -> None:
-        super().__init__(**kwargs)
-        self.older_than = older_than
-        self.check_written()
-
-    def execute(self, context: Context) -> dict[str, int]:
-        """Remove them once."""
-        hook = PgQueueHook(self.pgqueue_conn_id)
-        if (bodies := hook.body_store()) is None:
-            raise AirflowSkipException(f"connection {self.pgqueue_conn_id!r} has no bodies_at")
-        with hook.connect() as conn:
-            removed = bodies.clean(conn, older_than=self.older_than)
-        self.log.info("bodies that were removed from %s: %d", bodies.folder, removed)
-        return {"removed": removed}

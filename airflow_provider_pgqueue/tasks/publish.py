@@ -27,11 +27,9 @@ from airflow_provider_pgqueue.core.argument import (
     truth,
     whole,
 )
-from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.json_text import JsonText
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
@@ -115,7 +113,6 @@ class PublishTask(QueueTask):
     batch_size: int = 1000
     one_transaction: bool = True
     _own_headers: ClassVar[Mapping[str, Any]] = {}
-    _bodies: BodyStore | None = None
 
     def __init__(
         self,
@@ -224,7 +221,6 @@ class PublishTask(QueueTask):
         published = Published(self.queue_name)
         said_at = published.began_at
         hook = PgQueueHook(self.pgqueue_conn_id)
-        self._bodies = hook.body_store()
         with hook.connect() as conn, conn.transaction() if self.one_transaction else nullcontext():
             for number, batch in enumerate(self._batches()):
                 self._check_replaces_one(number + len(batch))
@@ -243,11 +239,11 @@ class PublishTask(QueueTask):
     def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
         """Publish a batch, or nothing if its key is remembered: the key is that of the first message."""
         if (key := self._key(number)) is None:
-            return run(conn, self._statement(conn, texts))
-        first = run(conn, self._statement(conn, texts[:1], key))
+            return run(conn, self._statement(texts))
+        first = run(conn, self._statement(texts[:1], key))
         if isinstance(first[0], Duplicate) or not texts[1:]:
             return first
-        return first + run(conn, self._statement(conn, texts[1:]))
+        return first + run(conn, self._statement(texts[1:]))
 
     def _key(self, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""
@@ -257,9 +253,7 @@ class PublishTask(QueueTask):
             return self._dedup_key if number == 0 else None
         return f"{self._dedup_key}#{number}"
 
-    def _statement(self, conn: psycopg.Connection[Any], texts: list[str], *keys: str) -> Statement[list[int]]:
-        if self._bodies is not None:
-            texts = [self._bodies.put(conn, JsonText(text)) for text in texts]
+    def _statement(self, texts: list[str], *keys: str) -> Statement[list[int]]:
         options: BatchOptions = {
             "priority": self.priority,
             "delay": self.delay,

@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core import InvalidArgument, Message, Rejected, ve
 from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.decorators.pgqueue import pgqueue_task
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from tests.test_docs import of_page
 from tests.waiting import until_past
 from tools import ROOT
 
@@ -172,3 +173,23 @@ def test_the_example_handles_what_small_tenants_have_next_to_a_large_one(
     ).fetchall()
     assert handled[0] == ("gold.report", 30)
     assert handled[2] == ("small.report", 10)
+
+
+def test_the_large_body_of_the_page_about_publishing_is_read_from_its_file(
+    conn_id: str,
+    conn: Connection,
+    queue: Queue,
+    run: Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    queue("reports", backoff_first="1 hour", backoff_max="1 hour")
+    (code,) = of_page("docs/how-to/publish.md", "python", "large body")
+    page: dict[str, Any] = {}
+    code = code.replace("s3://aws_default@bucket/reports", f"file://{tmp_path}")
+    exec(compile(code, "publish.md", "exec"), page)
+    for task_id in ("write", "count"):
+        run(page["dag"].get_task(task_id))
+    assert len(list(tmp_path.iterdir())) == 1
+    assert "100000\n" in capsys.readouterr().out
+    assert details(conn) == [("success", None)]

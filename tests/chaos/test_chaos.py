@@ -126,8 +126,6 @@ def test_what_nobody_handles_is_not_waited_for(stage: Connection, dsn: str) -> N
         ("INSERT INTO public.effect VALUES ('1')", {"effect not once": ["1"]}),
         ("""SELECT messages.publish('ticks', '{}', headers => '{"tick": "noon"}') FROM generate_series(1, 2)""",
          {"tick twice": ["noon"]}),
-        ("INSERT INTO messages.failed_attempt (message_id, attempt, queue_name, fingerprint, failure)"
-         """ VALUES (7, 1, 'a_orders', 'f', '{"error": "BodyUnavailable"}')""", {"wrong body": ["7"]}),
     ],
 )  # fmt: skip
 def test_damage_is_found(stage: Connection, damage: str, found: dict[str, list[str]]) -> None:

@@ -16,7 +16,6 @@ import psycopg
 from tools import STATE, SetupError, run_main
 from tools.chaos import history, page
 from tools.chaos.account import OF_OTHERS, OURS, Account, account, consumers
-from tools.chaos.actors import BODIES
 from tools.chaos.history import History
 from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
@@ -37,7 +36,7 @@ def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = Fal
     kinds = OURS | OF_OTHERS if with_others else OURS
     for old in ("history", "spark", "airflow"):
         shutil.rmtree(directory / old, ignore_errors=True)
-    (directory / "history" / BODIES).mkdir(parents=True)
+    (directory / "history").mkdir(parents=True)
     with Stage(directory, megabytes=256 + int(seconds), kind=kind, with_others=with_others) as stage:
         load = Load(stage, seed)
         nemesis = Nemesis(stage, load, History(directory / "history" / "nemesis.jsonl"), random.Random(seed))

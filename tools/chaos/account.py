@@ -17,7 +17,7 @@ from tools.chaos.stage import MANY
 KINDS = {
     "raw.": "raw SQL",
     "a.effects": "consume",
-    "l.worker": "steps and large bodies",
+    "l.worker": "steps",
     "chaos_watched/": "Airflow, watcher",
     "chaos_waited/": "Airflow, sensor",
     "chaos_deferred/": "Airflow, deferred consumer",
@@ -39,7 +39,6 @@ SELECT queue_name, coalesce(message ->> 'k', reference), message ->> 'g', (messa
           FROM messages.message_archive) both_places
  WHERE queue_name <> 'ticks'
 """
-UNREADABLE = "SELECT message_id::text FROM messages.failed_attempt WHERE failure::text LIKE '%BodyUnavailable%'"
 
 
 @dataclass
@@ -99,7 +98,7 @@ def account(
     _effects(result, rows, effects)
     _steps(result, told)
     _limits(result, *most_leased(conn))
-    result.wrong["wrong body"] = [*_keys(told["wrong body"]), *(id_ for (id_,) in conn.execute(UNREADABLE))]
+    result.wrong["wrong body"] = sorted(_keys(told["wrong body"]))
     _drained(result, told)
     result.consumers = Counter(_kind(row.handled_by) for row in rows if row.result is not None)
     busy = {_kind(row.handled_by) for row in rows if row.archived_at is not None and row.archived_at >= since}

@@ -25,7 +25,6 @@ from typing import Any
 import psycopg
 
 from airflow_provider_pgqueue.core import (
-    BodyStore,
     Consumer,
     Failed,
     InvalidArgument,
@@ -54,8 +53,6 @@ QUEUES = {
 PACE = {"airflow": 5.0, "slices": 10.0}  # calls a second, where they are not 40
 GROUPS_EACH = 5
 STEPS = ("charge", "print", "mail")
-BODIES = "bodies"
-"""The folder of the large bodies, next to the histories."""
 
 
 class Actor:
@@ -64,7 +61,6 @@ class Actor:
     def __init__(self, name: str, dsn: str, history: History, seed: int) -> None:
         self.name, self.dsn, self.history = name, dsn, history
         self.random = random.Random(seed)
-        self.bodies = BodyStore(history.folder / BODIES, above=1000)
         self.stopping = threading.Event()
         self.number = 0
         signal.signal(signal.SIGTERM, lambda *_: self.stopping.set())
@@ -141,8 +137,7 @@ class Publisher(Actor):
         self.history.write("rolled back" if rolled_back else "invoke", q=queue, keys=keys)
         try:
             with conn.transaction(force_rollback=rolled_back):
-                sent = [self.bodies.put(conn, body) for body in bodies] if queue == "a_long" else bodies
-                run(conn, verbs.publish_batch(queue, sent, **options))
+                run(conn, verbs.publish_batch(queue, bodies, **options))
         except (psycopg.OperationalError, ConnectionFailed):
             self.unsure += keys if queue == "b_dedup" else []
             raise
@@ -218,7 +213,7 @@ class Workers(Actor):
         queue = {"a": "a_groups", "b": "b_orders", "l": "a_long"}[self.name[0]]
         consumer = Consumer(
             queue_name=queue, handle=self.handle, batch_size=20, lease_for=LEASE, handled_by=self.name,
-            on_error={Exception: Retry(timedelta(milliseconds=50))}, bodies=self.bodies,
+            on_error={Exception: Retry(timedelta(milliseconds=50))},
             handler_timeout=LEASE / 3 if queue == "a_long" else None,
         )  # fmt: skip
         while not self.stopping.is_set():
@@ -326,8 +321,6 @@ class Upkeep(Actor):
     def turn(self, conn: Connection) -> None:
         run(conn, verbs.upkeep())
         run(conn, verbs.run_schedules())
-        if self.random.random() < 0.1:
-            self.bodies.clean(conn, older_than=timedelta(seconds=20))
         self.stopping.wait(1.0)
 
 

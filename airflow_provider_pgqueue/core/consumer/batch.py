@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -11,7 +11,6 @@ from typing import Any, Final
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgqueue.core.body_store import BodyStore, bytes_elsewhere
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.held import OPEN
 from airflow_provider_pgqueue.core.consumer.intake import Intake
@@ -37,7 +36,6 @@ from airflow_provider_pgqueue.core.outcome import (
     storable,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +58,6 @@ class Batch(Settler):
     """The messages of a lease, to be handled and settled.
 
     :param on_error: what becomes of a message whose handler raised, by class of the error.
-    :param bodies: reads the bodies that a folder keeps.
     :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     """
 
@@ -69,7 +66,6 @@ class Batch(Settler):
     lease: Lease
     caller: Caller | None
     on_error: ErrorRules | None = None
-    bodies: BodyStore | None = None
     _began_all: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
     """The connection, unless a transaction of the caller is open on it."""
@@ -116,30 +112,11 @@ class Batch(Settler):
                 log.warning("%s of queue %s got no outcome", quantity(released), lease.messages[0].queue_name)
 
     def _handle_all(self, stop: Callable[[], bool]) -> None:
-        messages, bodies, handle = self._without_unreadable(), self.bodies, self.handle
-        if handle:
-            self._each((lambda message: handle(bodies.read(message))) if bodies else handle, messages, stop)
+        messages = self._without_unreadable()
+        if self.handle:
+            self._each(self.handle, messages, stop)
         elif self.handle_batch and messages:
-            for part in self._with_bodies(bodies, messages) if bodies else (messages,):
-                self._all_at_once(self.handle_batch, part, stop)
-
-    def _with_bodies(self, bodies: BodyStore, messages: list[Message]) -> Iterator[list[Message]]:
-        """Yield the messages with their bodies, as many at a time as fit into memory; the others have failed."""
-        part: list[Message] = []
-        room = TUNING.bodies_at_once
-        for message in messages:
-            size = bytes_elsewhere(message.body)
-            if part and size > room:
-                yield part
-                part, room = [], TUNING.bodies_at_once
-                self.settle_when_due()
-            try:
-                part.append(bodies.read(message))
-                room -= size
-            except Exception as error:
-                self._record(message, outcome_of(error, self.on_error))
-        if part:
-            yield part
+            self._all_at_once(self.handle_batch, messages, stop)
 
     def _without_unreadable(self) -> list[Message]:
         readable = []

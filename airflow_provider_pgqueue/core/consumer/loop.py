@@ -15,7 +15,6 @@ from typing import Any, Final, Self
 import psycopg
 
 from airflow_provider_pgqueue.core.argument import LEASE_FOR, Rule, check, duration, error_rules, optional, whole
-from airflow_provider_pgqueue.core.body_store import BodyStore
 from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller
@@ -77,10 +76,6 @@ class Consumer:
     what it returns is dropped; the consumer handles the other messages in a new thread. When ten calls hang, `drain`
     gives the rest back and raises HandlerBroken.
 
-    With `bodies`, which keeps large ones in a folder, a body is read when `handle` is called with its message, and
-    `handle_batch` is called with as many messages at a time as have 256 MiB of them. A body that cannot be read fails
-    its own message, as an exception of `handle` would, and no other.
-
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
     `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
     failed has used an attempt, and the rest is given back without one. 0 or None never gives up.
@@ -96,7 +91,6 @@ class Consumer:
     on_error: ErrorRules | None = None
     handled_by: str | None = None
     topic: str | None = None
-    bodies: BodyStore | None = None
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
@@ -226,7 +220,6 @@ class Loop:
             caller=None if limit is None else self._caller_within(limit),
             breaker=self._breaker,
             counts=self.counts,
-            bodies=consumer.bodies,
         )
 
     def _caller_within(self, limit: timedelta) -> Caller:

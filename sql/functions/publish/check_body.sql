@@ -7,7 +7,7 @@ BEGIN
     IF bytes > max_body_bytes THEN
         RAISE EXCEPTION 'a body of % bytes is too large for queue %: its max_body_bytes is %', bytes, quote_literal(queue_name), max_body_bytes
             USING ERRCODE = 'PQ005',
-                  HINT = 'Let the publisher keep it elsewhere (bodies_at, docs/how-to/large-bodies.md), or raise max_body_bytes with messages.alter_queue.';
+                  HINT = 'Store it in a file and publish its URL (docs/how-to/publish.md), or raise max_body_bytes with messages.alter_queue.';
     END IF;
     RETURN body;
 END $$;

@@ -28,7 +28,7 @@ def test_the_face_is_what_users_need_and_no_more() -> None:
             *("install", "migrate", "check_version"),
             *("Message", "DeadMessage", "Duplicate", "Unreadable"),
             *("Success", "Rejected", "Failed", "Retry", "RejectMessage", "Outcome"),
-            *("Consumer", "Worker", "Lease", "BodyStore", "BodyUnavailable"),
+            *("Consumer", "Worker", "Lease"),
             *("Repair", "KEEP", "LEAVE", "Dismiss"),
             *("PgQueueError", "QueueNotFound", "QueueFull", "QueuePaused", "LeaseLost"),
             *("InvalidMessage", "InvalidArgument", "InvalidOutcome", "HandlerBroken", "PermissionDenied"),
