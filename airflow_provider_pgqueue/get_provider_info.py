@@ -40,7 +40,6 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": _modules(
             "triggers.message",
             "triggers.dead_message",
-            "triggers.broken_queue",
             "triggers.dispatch",
             "triggers.outcome",
         ),

@@ -58,9 +58,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/check_outcomes.sql
 \ir functions/lease/lease_again.sql
 \ir functions/lease/leases_left.sql
-\ir functions/broken_queues/break_queue.sql
-\ir functions/broken_queues/judge_probe.sql
-\ir functions/broken_queues/open_queue.sql
 \ir functions/lease/token_bucket.sql
 \ir functions/lease/rate_left.sql
 \ir functions/lease/spend_rate.sql
@@ -144,7 +141,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/lease_policy.sql
 \ir functions/queues/closed_queues.sql
-\ir functions/queues/broken_queues.sql
 \ir functions/queues/check_queue.sql
 \ir functions/queues/check_queue_name.sql
 \ir functions/queues/raise_unknown_queue.sql
@@ -201,7 +197,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Health: one function for each check
 \ir functions/health/health.sql
 \ir functions/health/health_archive_partitions.sql
-\ir functions/health/health_broken_queues.sql
 \ir functions/health/health_copy.sql
 \ir functions/health/health_dead_messages.sql
 \ir functions/health/health_dead_tuples.sql

@@ -69,7 +69,6 @@ from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSens
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 from airflow_provider_pgqueue.tasks.task import QueueTask
-from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTrigger
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
@@ -640,7 +639,6 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
 OTHERS: dict[type[Any], dict[str, Any]] = {
     PgQueueMessageTrigger: {"queue_name": "orders"},
     PgQueueDeadMessageTrigger: {"queue_name": "orders"},
-    PgQueueBrokenQueueTrigger: {"queue_name": "orders"},
     PgQueueOutcomeTrigger: {"ids": [1]},
     PgQueueNotifier: {"queue_name": "alarms"},
 }

@@ -45,7 +45,6 @@ _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--rate-burst": (int, "1"),
     "--handler-timeout": (duration, "no limit"),
     "--on-dead-head": (click.Choice(["block", "skip"]), "block"),
-    "--break-after": (int, "no limit"),
     "--dedup-window": (duration, "1d"),
 }
 _COMMENT: Final = re.compile(r"^COMMENT ON COLUMN messages\.queue\.(\w+) IS '(.+)';$", re.M)

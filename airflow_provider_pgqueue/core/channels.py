@@ -5,4 +5,3 @@ from typing import Final
 NEW_MESSAGE: Final = "new_message"
 DEAD_MESSAGE: Final = "dead_message"
 MESSAGE_FINISHED: Final = "message_finished"
-QUEUE_BROKEN: Final = "queue_broken"

@@ -147,14 +147,6 @@ class ReadyQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenQueue:
-    """A queue that stopped itself, because its last attempts all failed with one cause."""
-
-    queue_name: str
-    broken_since: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedQueue:
     """A queue for which nobody should wait: it is `paused`, or there is none of this name that the login may see."""
 
@@ -207,7 +199,6 @@ class QueueStatus:
     upkeep_age: timedelta | None
     counted_up_to: int | None
     limited_until: datetime | None
-    broken_since: datetime | None
 
     def seen(self, name: Counted) -> int:
         """Return a number as people see it: `10,000+` where there are more than were counted."""

@@ -23,7 +23,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED, NEW_MESSAGE, QUEUE_BROKEN
+from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED, NEW_MESSAGE
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect_async
 from airflow_provider_pgqueue.core.errors import (
@@ -124,7 +124,7 @@ class _Hub:
             self._look,
             min_gap=times.min_gap,
             deadline=None,
-            channels=(NEW_MESSAGE, DEAD_MESSAGE, MESSAGE_FINISHED, QUEUE_BROKEN),
+            channels=(NEW_MESSAGE, DEAD_MESSAGE, MESSAGE_FINISHED),
             name=f"Airflow connection {conn_id!r}",
         )
         self._known: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.message import BrokenQueue, DeadQueue, MessageOutcome, ReadyQueue
+from airflow_provider_pgqueue.core.message import DeadQueue, MessageOutcome, ReadyQueue
 from airflow_provider_pgqueue.core.verbs import Statement
 
 Doorbell = dict[str, Any]
@@ -169,24 +169,6 @@ class DeadMessageWatch(Watch):
 
     def _see_nothing(self) -> None:
         """Keep the pauses: dead messages that a repair leased and gave back are no news."""
-
-
-@dataclass(slots=True, kw_only=True)
-class BrokenQueueWatch(Watch):
-    """Waits for the queue to break."""
-
-    @classmethod
-    def ask(cls, watches: Collection[Self]) -> Statement[list[BrokenQueue]]:
-        return verbs.broken_queues(sorted({watch.queue_name for watch in watches}))
-
-    def _judge(self, rows: Sequence[BrokenQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
-        if not rows:
-            return None, False
-        since = rows[0].broken_since.isoformat()
-        # Once for each time that it breaks.
-        if self._last is not None and self._last["broken_since"] == since:
-            return None, False
-        return {"queue_name": self.queue_name, "broken_since": since}, True
 
 
 @dataclass(slots=True, kw_only=True)

@@ -147,7 +147,7 @@ OF_QUEUES: Final[dict[str, Action]] = {
     "resume": Action(
         "Resume this queue?",
         "Resume",
-        "Its messages can be leased again, also if it is broken, and its consumers are rung.",
+        "Its messages can be leased again, and its consumers are rung.",
         "resume_queue",
         _only_name,
         "The queue is resumed.",

@@ -94,8 +94,6 @@ def _ask(site: Site, statement: Statement[T]) -> T:
 def needs(queue: QueueStatus) -> list[str]:
     """Return why somebody should look at a queue, most pressing first; health() warns at the same bounds."""
     found = []
-    if queue.broken_since:
-        found.append("broken")
     if queue.oldest_age is not None and queue.oldest_age > _LATE:
         found.append("late")
     if queue.dead:
@@ -110,7 +108,7 @@ def _age(queue: QueueStatus) -> timedelta:
 
 
 _KEYS: Final[dict[str, Callable[[QueueStatus], Any]]] = {
-    "attention": lambda queue: ([why in needs(queue) for why in ("broken", "late", "dead", "paused")], _age(queue)),
+    "attention": lambda queue: ([why in needs(queue) for why in ("late", "dead", "paused")], _age(queue)),
     "name": lambda queue: queue.queue_name,
     "depth": lambda queue: queue.depth,
     "ready": lambda queue: queue.ready,

@@ -26,10 +26,6 @@ CREATE TABLE messages.queue (
     look_due         regclass,
     lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
     handler_timeout  interval    CHECK (handler_timeout > '0'),
-    break_after      smallint    CHECK (break_after BETWEEN 1 AND 100),
-    broken_since     timestamptz,
-    probe            regclass,
-    probe_due        regclass,
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -57,10 +53,6 @@ COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unf
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only whoever may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a ring, or -2 for the rate_mark.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL forever.';
-COMMENT ON COLUMN messages.queue.break_after IS 'After how many failed attempts in a row with one cause the queue breaks; NULL for never.';
-COMMENT ON COLUMN messages.queue.broken_since IS 'When it broke; NULL if it did not. While it is broken, one message at a time is leased, with growing pauses, until one succeeds.';
-COMMENT ON COLUMN messages.queue.probe IS 'Sequence: the id of the message that was leased last while the queue was broken.';
-COMMENT ON COLUMN messages.queue.probe_due IS 'Sequence: the time from which the next may be leased while the queue is broken.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
 
@@ -861,6 +853,6 @@ CREATE TYPE messages.open_dispatch AS (
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval, counted_up_to bigint, limited_until timestamptz, broken_since timestamptz
+    dead bigint, upkeep_age interval, counted_up_to bigint, limited_until timestamptz
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

@@ -19,7 +19,6 @@ from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
-from airflow_provider_pgqueue.triggers.broken_queue import PgQueueBrokenQueueTrigger
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
@@ -33,7 +32,6 @@ TRIGGERS = [
     PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="other", poll_interval=5),
     PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]),
     PgQueueDeadMessageTrigger(queue_name="orders"),
-    PgQueueBrokenQueueTrigger(queue_name="orders", ring_every=60),
     PgQueueDispatchTrigger(queue_name="orders", dag_id="pack", max_open=3, topic="*.order"),
 ]
 
@@ -213,7 +211,7 @@ def test_a_waiting_dispatcher_outlives_a_database_that_is_away(
     assert event.payload["ready"] == 1
 
 
-@pytest.mark.parametrize("kind", [PgQueueMessageTrigger, PgQueueDeadMessageTrigger, PgQueueBrokenQueueTrigger])
+@pytest.mark.parametrize("kind", [PgQueueMessageTrigger, PgQueueDeadMessageTrigger])
 def test_an_argument_that_is_missing_or_misspelt_is_named_with_the_trigger_that_was_written(kind: Any) -> None:
     name = kind.__name__
     with pytest.raises(
@@ -223,34 +221,3 @@ def test_an_argument_that_is_missing_or_misspelt_is_named_with_the_trigger_that_
     with pytest.raises(InvalidArgument, match=f"^{name} has no queue_name") as missing:
         kind()
     assert isinstance(missing.value, TypeError), "Airflow catches no other error of a trigger's __init__"
-
-
-def test_a_watcher_hears_of_each_time_that_a_queue_breaks_once(conn_id: str, conn: Connection, queue: Queue) -> None:
-    queue("orders", break_after=1)
-    heard: list[dict[str, Any]] = []
-
-    def break_it() -> None:
-        PgQueueHook(conn_id).publish("orders", "secret")
-        (message,) = run(conn, verbs.lease("orders"))
-        run(conn, verbs.archive(message.lock_token, [message.id], result="failed", details="secret"))
-
-    async def watching() -> None:
-        trigger = PgQueueBrokenQueueTrigger(queue_name="orders", ring_every=0.1, poll_interval=0.1)
-        async with aclosing(trigger.run()) as stream:
-            async for event in stream:
-                heard.append(event.payload)
-
-    async def breaking_twice() -> None:
-        watcher = asyncio.create_task(watching())
-        await asyncio.to_thread(break_it)
-        await async_until(lambda: heard)
-        await asyncio.sleep(2.5)  # longer than two rings are apart
-        assert len(heard) == 1
-        await asyncio.to_thread(run, conn, verbs.resume_queue("orders"))
-        await asyncio.to_thread(break_it)
-        await async_until(lambda: len(heard) == 2)
-        watcher.cancel()
-
-    within(40, breaking_twice())
-    assert [set(event) for event in heard] == [{"queue_name", "broken_since"}] * 2
-    assert "secret" not in str(heard)

@@ -216,20 +216,6 @@ def test_all_that_somebody_else_changed_is_said_before_the_form_that_comes_back_
     assert row == (1, 9)
 
 
-def test_a_queue_that_is_broken_says_so_and_is_resumed(browse: Browse, conn: Connection, dead: list[int]) -> None:
-    client = browse(may_act=True)
-    run(conn, verbs.alter_queue("orders", break_after=1))
-    run(conn, verbs.publish("orders", 1))
-    (one,) = run(conn, verbs.lease("orders"))
-    run(conn, verbs.archive(one.lock_token, [one.id], result="failed", details="no stock"))
-    page = client.get("/queues/orders").text
-    assert "<b>Broken since" in page
-    assert "do-resume" in page
-    assert "broken" in client.get("/").text
-    send(client, "/queues/orders/resume", form_of(client, "/queues/orders/resume"))
-    assert "<b>Broken since" not in client.get("/queues/orders").text
-
-
 @pytest.mark.parametrize(
     ("action", "query", "places"),
     [

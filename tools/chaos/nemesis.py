@@ -250,7 +250,7 @@ class Nemesis:
             conn.execute(
                 "SELECT setval(sequence, greatest(1, (%s * extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
                 " FROM (SELECT mark AS sequence FROM messages.lane"
-                "       UNION ALL SELECT unnest(ARRAY[look_due, probe, probe_due]) FROM messages.queue"
+                "       UNION ALL SELECT look_due FROM messages.queue"
                 "       UNION ALL SELECT rate_mark FROM messages.queue WHERE queue_name <> %s) x"
                 " WHERE sequence IS NOT NULL",
                 [self.random.choice([0, 1, 2]), LIMITED],

@@ -93,7 +93,6 @@ from airflow_provider_pgqueue.core.verbs.publish import (
 from airflow_provider_pgqueue.core.verbs.queues import (
     Policy as Policy,
     alter_queue as alter_queue,
-    broken_queues as broken_queues,
     closed_queues as closed_queues,
     create_queue as create_queue,
     drop_queue as drop_queue,

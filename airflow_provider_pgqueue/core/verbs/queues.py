@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict, Unpack, get_args, get_origin, get_type
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.message import BrokenQueue, ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
+from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 from airflow_provider_pgqueue.core.statement import Statement, list_of, nothing, one, only_row
 
 
@@ -27,7 +27,6 @@ class Policy(TypedDict, total=False):
     - `dedup_window`: how long a dedup key is remembered.
     - `retention`: how long the archive keeps messages.
     - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
-    - `break_after`: so many failed attempts in a row with one cause break the queue.
     - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
     - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
     - `rate_limit`, `rate_period`: how many messages may be leased in a period, evenly spread; each delivery counts.
@@ -36,7 +35,7 @@ class Policy(TypedDict, total=False):
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
     In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `rate_limit_per_group`,
-    `max_depth`, `handler_timeout` and `break_after`, an empty text removes `fair_by`, and an empty object `weights`.
+    `max_depth` and `handler_timeout`, an empty text removes `fair_by`, and an empty object `weights`.
     """
 
     max_attempts: int | None
@@ -51,7 +50,6 @@ class Policy(TypedDict, total=False):
     dedup_window: Duration | None
     retention: Duration | None
     on_dead_head: str | None
-    break_after: int | None
     max_leased: int | None
     max_leased_per_group: int | None
     rate_limit: int | None
@@ -98,7 +96,7 @@ def pause_queue(queue_name: str) -> Statement[None]:
 
 
 def resume_queue(queue_name: str) -> Statement[None]:
-    """Allow leasing from a paused or broken queue again, and ring its consumers."""
+    """Allow leasing from a paused queue again, and ring its consumers."""
     return Statement("resume_queue", locals(), nothing)
 
 
@@ -137,11 +135,6 @@ def ready_queues(
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
     """Return the names among these for which nobody should wait: unknown to the session, or of a paused queue."""
     return Statement("closed_queues", locals(), list_of(ClosedQueue))
-
-
-def broken_queues(queue_names: Collection[str]) -> Statement[list[BrokenQueue]]:
-    """Return the queues among these that are broken; those that the session may not observe are left out."""
-    return Statement("broken_queues", locals(), list_of(BrokenQueue))
 
 
 def lease_policy(queue_name: str) -> Statement[LeasePolicy]:

@@ -12,9 +12,6 @@ BEGIN
     LOOP
         RAISE WARNING 'dead message: archive id %, queue %, result %', dead.id, dead.queue_name, dead.result;
     END LOOP;
-    IF FOUND THEN
-        PERFORM messages.break_queue(failed.queue_name) FROM (SELECT DISTINCT e.queue_name FROM unnest(ended) e WHERE e.result = 'failed') failed;
-    END IF;
     PERFORM pg_notify(CASE WHEN e.fingerprint IS NULL THEN 'message_finished' ELSE 'dead_message' END, min(e.id)::text) FROM unnest(ended) e
       WHERE (e.fingerprint IS NOT NULL OR e.awaited) AND NOT messages.rings_are_paused() GROUP BY e.queue_name, e.fingerprint IS NULL;
     -- A dead head that blocks its group stays its head until it is requeued or dismissed.
@@ -24,4 +21,4 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.after_archive(messages.ended_message[]) IS
-    'Does what follows when messages were archived: puts dead ones on the work list, breaks a queue whose last attempts all failed, warns of each in the server log and rings dead_message with the first archive id of each queue; rings message_finished, with the first id of each queue, for a success or a cancelled message that somebody waits for; gives the next message of each group its turn.';
+    'Does what follows when messages were archived: puts dead ones on the work list, warns of each in the server log and rings dead_message with the first archive id of each queue; rings message_finished, with the first id of each queue, for a success or a cancelled message that somebody waits for; gives the next message of each group its turn.';

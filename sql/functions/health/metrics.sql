@@ -23,7 +23,7 @@ BEGIN
         SELECT CASE WHEN s.queue_name = ANY (shown) THEN s.queue_name ELSE 'other' END AS queue, sum(s.ready) AS ready, sum(s.leased) AS leased,
                sum(s.delayed) AS delayed, sum(s.dead) AS dead, max(s.oldest_age) AS oldest_age,
                max(s.oldest_age) FILTER (WHERE s.leased = 0 AND NOT s.paused) AS unconsumed_age, count(*) FILTER (WHERE s.paused) AS paused,
-               count(s.broken_since) AS broken, count(*) AS queues, max(s.upkeep_age) AS upkeep_age
+               count(*) AS queues, max(s.upkeep_age) AS upkeep_age
           FROM messages.status() s GROUP BY 1),
     total AS MATERIALIZED (
         SELECT CASE WHEN t.queue_name = ANY (shown) THEN t.queue_name ELSE 'other' END AS queue, sum(t.arrivals) AS arrivals, sum(t.success) AS success,
@@ -46,9 +46,6 @@ BEGIN
                jsonb_build_object('queue', l.queue), coalesce(date_part('epoch', l.unconsumed_age), 0) FROM level l
         UNION ALL
         SELECT 'pgqueue_queue_paused', 'gauge', '1 if the queue is paused; of other, how many are.', jsonb_build_object('queue', l.queue), l.paused FROM level l
-        UNION ALL
-        SELECT 'pgqueue_queue_broken', 'gauge', '1 if the queue is broken, because its last attempts all failed with one cause; of other, how many are.',
-               jsonb_build_object('queue', l.queue), l.broken FROM level l
         UNION ALL
         SELECT 'pgqueue_queues', 'gauge', 'Queues.', '{}', coalesce(sum(l.queues), 0) FROM level l
         UNION ALL

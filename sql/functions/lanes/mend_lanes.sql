@@ -9,9 +9,6 @@ BEGIN
     UPDATE messages.queue q SET rate_mark = messages.create_mark()
      WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND q.rate_limit IS NOT NULL
        AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.rate_mark) IS NULL;
-    UPDATE messages.queue q SET probe = messages.create_mark(), probe_due = messages.create_mark()
-     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND q.break_after IS NOT NULL
-       AND (SELECT count(*) FROM pg_class c WHERE c.oid IN (q.probe, q.probe_due)) < 2;
     UPDATE messages.lane l SET mark = NULL
      WHERE l.queue_name = mend_lanes.queue_name COLLATE "default"
        AND l.mark IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;

@@ -24,7 +24,7 @@ BEGIN
                      WHERE q.queue_name = consume.queue_name COLLATE "default"
                        AND CASE WHEN q.paused OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, NULL) ELSE true END
-                       AND (tries > 0 OR num_nonnulls(q.rate_limit, q.broken_since) = 0
+                       AND (tries > 0 OR q.rate_limit IS NULL
                             AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us' BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (

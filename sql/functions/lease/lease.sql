@@ -38,8 +38,8 @@ BEGIN
                                      OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, lease.lease_for) ELSE true END
                        -- The first try finds nothing if nobody has looked at the queue for a second after a look was due, or if leases are
-                       -- to be counted, or it is broken: lease_again() does it.
-                       AND (tries > 0 OR num_nonnulls(q.max_leased, q.rate_limit, q.broken_since) = 0
+                       -- to be counted: lease_again() does it.
+                       AND (tries > 0 OR num_nonnulls(q.max_leased, q.rate_limit) = 0
                             AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us' BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (

@@ -19,12 +19,7 @@ BEGIN
     moment := clock_timestamp();
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
     PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
-    IF policy.broken_since IS NOT NULL THEN
-        policy := messages.judge_probe(policy);
-        -- The transaction of consume, which lasts as long as its work, would hold the row of the queue.
-        PERFORM messages.open_queue(lease_again.queue_name) WHERE policy.broken_since IS NULL AND NOT consumes;
-    END IF;
-    limited := policy.rate_limit IS NOT NULL OR policy.broken_since IS NOT NULL;
+    limited := policy.rate_limit IS NOT NULL;
     again := messages.look(lease_again.queue_name, most);
     IF policy.max_leased IS NOT NULL AND tries = 1 AND NOT consumes THEN
         wanted := least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
@@ -63,8 +58,6 @@ BEGIN
         -- Only what will be leased uses up the rate.
         IF cardinality(ready) > 0 THEN
             SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;
-            PERFORM setval(policy.probe, m.id) FROM messages.message_rows m
-              WHERE m.ctid = ready[1] AND wanted > 0 AND policy.broken_since IS NOT NULL;
         ELSE
             -- All of them were put behind others of their groups just now; others may be ready after them.
             SELECT a.wanted, a.moment INTO wanted, moment FROM messages.lease_again(lease_again.queue_name, wanted, tries + 1, consumes, pattern) a;
@@ -74,4 +67,4 @@ BEGIN
     moment := clock_timestamp();
 END $$;
 COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS
-    'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, of which each try puts ten times as many behind as the one before, and at the first try for as many as a max_leased allows; under a rate_limit, or while the queue is broken, for as many as rate_left allows, which this call uses up. Opens a queue whose probe succeeded. Errors as in lease.';
+    'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, of which each try puts ten times as many behind as the one before, and at the first try for as many as a max_leased allows; under a rate_limit for as many as rate_left allows, which this call uses up. Errors as in lease.';

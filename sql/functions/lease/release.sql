@@ -57,7 +57,6 @@ BEGIN
         IF released.ready IS NULL THEN     -- whoever waits learns when to look again
             PERFORM messages.ring_for(released.queue_name, released.ids[1]);
         END IF;
-        PERFORM messages.break_queue(released.queue_name) WHERE error IS NOT NULL AND release.count_attempt IS NOT FALSE;
         RETURN QUERY SELECT unnest(released.ids);
     END LOOP;
     -- What is left under this token had its last attempt.

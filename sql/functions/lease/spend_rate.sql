@@ -11,15 +11,14 @@ BEGIN
     rate := messages.rate_left(policy, moment);
     wanted := least(wanted, rate.leases);
     IF wanted > 0 THEN
-        PERFORM messages.store_time(policy.rate_mark, rate.spent + wanted * rate.step) WHERE rate.step IS NOT NULL;
-        PERFORM messages.store_time(policy.probe_due, moment + rate.pause) WHERE rate.pause IS NOT NULL;
+        PERFORM messages.store_time(policy.rate_mark, rate.spent + wanted * rate.step);
     END IF;
     RAISE EXCEPTION 'done';
 EXCEPTION
     WHEN raise_exception THEN
         NULL;
     WHEN lock_not_available OR deadlock_detected THEN
-        PERFORM messages.raise_in_use(format('the rate_limit or pause of queue %L', policy.queue_name));
+        PERFORM messages.raise_in_use(format('the rate_limit of queue %L', policy.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.spend_rate(messages.queue, integer) IS
-    'Uses up what the rate_limit of a queue, or its pause while it is broken, allows, but no more than is wanted, and returns how many messages may be leased, and at which time. What is used up stays used up, even if the transaction rolls back. PQ016: another session has been in the middle of this for more than three seconds.';
+    'Uses up what the rate_limit of a queue allows, but no more than is wanted, and returns how many messages may be leased, and at which time. What is used up stays used up, even if the transaction rolls back. PQ016: another session has been in the middle of this for more than three seconds.';

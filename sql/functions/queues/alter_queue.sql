@@ -19,8 +19,7 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     rate_period     interval DEFAULT NULL,
     rate_burst      integer  DEFAULT NULL,
     max_depth       bigint   DEFAULT NULL,
-    handler_timeout interval DEFAULT NULL,
-    break_after     integer  DEFAULT NULL
+    handler_timeout interval DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
@@ -36,7 +35,7 @@ DECLARE
         'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
         'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit, 'rate_limit_per_group', alter_queue.rate_limit_per_group,
         'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst, 'max_depth', alter_queue.max_depth,
-        'handler_timeout', alter_queue.handler_timeout, 'break_after', alter_queue.break_after));
+        'handler_timeout', alter_queue.handler_timeout));
 BEGIN
     PERFORM messages.check_number('max_attempts', alter_queue.max_attempts, 1, 1000),
             messages.check_duration('lease_for', alter_queue.lease_for, '1 millisecond', '12 hours'),
@@ -54,8 +53,7 @@ BEGIN
             messages.check_duration('rate_period', alter_queue.rate_period, '1 millisecond', '31 days'),
             messages.check_number('rate_burst', alter_queue.rate_burst, 1, 10000),
             messages.check_number('max_depth', alter_queue.max_depth, 0, 1000000000000),
-            messages.check_duration('handler_timeout', alter_queue.handler_timeout, '0', '30 days'),
-            messages.check_number('break_after', alter_queue.break_after, 0, 100);
+            messages.check_duration('handler_timeout', alter_queue.handler_timeout, '0', '30 days');
     IF alter_queue.fair_by NOT IN ('group', 'topic', '') THEN
         RAISE EXCEPTION 'fair_by is %', quote_literal(left(alter_queue.fair_by, 100))
             USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
@@ -100,9 +98,7 @@ BEGIN
            rate_period     = coalesce(alter_queue.rate_period, q.rate_period),
            rate_burst      = coalesce(alter_queue.rate_burst, q.rate_burst),
            max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
-           handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0'),
-           break_after     = nullif(coalesce(alter_queue.break_after, q.break_after), 0),
-           broken_since    = CASE WHEN alter_queue.paused IS NOT FALSE AND alter_queue.break_after IS DISTINCT FROM 0 THEN q.broken_since END
+           handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
@@ -114,7 +110,7 @@ BEGIN
         PERFORM messages.record_audit(CASE given WHEN '{"paused": true}' THEN 'pause_queue' WHEN '{"paused": false}' THEN 'resume_queue'
                                                  ELSE 'alter_queue' END, alter_queue.queue_name, given, NULL);
     END IF;
-    PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0 OR alter_queue.break_after > 0;
+    PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval, integer) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, max_depth, retention, handler_timeout and break_after, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval) IS
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, max_depth, retention and handler_timeout, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

@@ -28,7 +28,7 @@ BEGIN
     INSERT INTO messages.unused_sequence (sequence)
     SELECT l.mark FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" AND l.mark IS NOT NULL
     UNION ALL
-    SELECT own.sequence FROM messages.queue q CROSS JOIN unnest(ARRAY[q.look_due, q.rate_mark, q.probe, q.probe_due]) AS own (sequence)
+    SELECT own.sequence FROM messages.queue q CROSS JOIN unnest(ARRAY[q.look_due, q.rate_mark]) AS own (sequence)
      WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND own.sequence IS NOT NULL;
     DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default";
     RETURN deleted;

@@ -58,8 +58,7 @@ BEGIN
                          WHERE m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = q.queue_name))
                            AND m.lock_expires_at > moment)) END AS leases) free
       -- Without OFFSET it would be called for each lane, whatever the condition says.
-      LEFT JOIN LATERAL (SELECT r.leases, r.next_at FROM messages.rate_left(messages.judge_probe(q), moment) r
-                          WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 OFFSET 0) rate ON true
+      LEFT JOIN LATERAL (SELECT r.leases, r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL OFFSET 0) rate ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
@@ -68,4 +67,4 @@ BEGIN
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
 END $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow, one at most of a queue that is broken), or later (next_in: when a delay or a lease ends, when rate_limit or the pause of a broken queue allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

@@ -7,4 +7,4 @@ BEGIN
     PERFORM messages.ring(q.queue_name, 1) FROM messages.queue q
       WHERE q.queue_name = resume_queue.queue_name COLLATE "default" AND q.notify <> 'off';
 END $$;
-COMMENT ON FUNCTION messages.resume_queue(text) IS 'Ends a pause, and the state broken, and rings for the consumers. PQ001: unknown queue; PQ016: as in pause_queue.';
+COMMENT ON FUNCTION messages.resume_queue(text) IS 'Ends a pause, and rings for the consumers. PQ001: unknown queue; PQ016: as in pause_queue.';

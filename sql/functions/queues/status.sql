@@ -29,8 +29,7 @@ BEGIN
                coalesce(m.delayed, 0), moment - m.oldest,
                (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
                (SELECT moment - u.finished_at FROM messages.upkeep_run u), NULL::bigint,
-               (SELECT r.next_at FROM messages.rate_left(messages.judge_probe(q), moment) r WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 AND r.leases = 0),
-               CASE WHEN q.broken_since IS NOT NULL THEN (messages.judge_probe(q)).broken_since END
+               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL AND r.leases = 0)
           FROM messages.queue q
           LEFT JOIN (
             SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
@@ -47,8 +46,7 @@ BEGIN
     RETURN QUERY
     WITH counted AS MATERIALIZED (
         SELECT q.queue_name, q.paused, m.*, d.*,
-               (SELECT r.next_at FROM messages.rate_left(messages.judge_probe(q), moment) r WHERE num_nonnulls(q.rate_limit, q.broken_since) > 0 AND r.leases = 0) AS limited_until,
-               CASE WHEN q.broken_since IS NOT NULL THEN (messages.judge_probe(q)).broken_since END AS broken_since
+               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL AND r.leases = 0) AS limited_until
           FROM messages.queue q
          CROSS JOIN LATERAL (
             SELECT count(*) AS depth,
@@ -89,8 +87,8 @@ BEGIN
          CROSS JOIN LATERAL (SELECT CASE WHEN c.dead > count_up_to THEN messages.planned_messages('messages.dead_message', c.queue_name) END AS messages) d)
     SELECT k.queue_name, k.paused, k.depth + k.rest, k.depth - k.leased - k.delayed + CASE WHEN k.rest_is_delayed THEN 0 ELSE k.rest END,
            k.leased, k.delayed + CASE WHEN k.rest_is_delayed THEN k.rest ELSE 0 END, moment - k.oldest_of_all, k.all_dead,
-           (SELECT moment - u.finished_at FROM messages.upkeep_run u), count_up_to::bigint, k.limited_until, k.broken_since
+           (SELECT moment - u.finished_at FROM messages.upkeep_run u), count_up_to::bigint, k.limited_until
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS
-    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when a rate_limit, or the pause of a broken queue, allows the next lease; NULL if one is allowed now. broken_since: when a queue broke that still is. Without a name, the queues that this login may observe. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when a rate_limit allows the next lease; NULL if one is allowed now. Without a name, the queues that this login may observe. PQ001: unknown queue.';

@@ -28,8 +28,6 @@ BEGIN
             UNION ALL
             SELECT q.rate_mark FROM messages.queue q WHERE q.rate_limit IS NOT NULL
             UNION ALL
-            SELECT unnest(ARRAY[q.probe, q.probe_due]) FROM messages.queue q WHERE q.break_after IS NOT NULL
-            UNION ALL
             SELECT l.mark FROM messages.used_lanes() u LEFT JOIN messages.lane l USING (queue_name, priority)) needed (sequence)
          WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = needed.sequence)));
     PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;

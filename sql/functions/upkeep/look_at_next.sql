@@ -15,7 +15,7 @@ BEGIN
     rung := 0;
     -- What fails for one queue must not keep the others from being looked at.
     BEGIN
-        PERFORM messages.mend_lanes(here), messages.open_queue(here);
+        PERFORM messages.mend_lanes(here);
         SELECT * INTO freed, archived, more FROM messages.end_due(here, 5000);
         PERFORM messages.look(here) WHERE NOT more;
         rung := coalesce((SELECT messages.ring(here, 100) FROM messages.queue q

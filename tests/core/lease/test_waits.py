@@ -46,7 +46,6 @@ STAGED = '\'[{"partition": 0, "attempt": 1, "rows": 0}]\''
 CALLS = {
     "alter_history": "SELECT messages.alter_history(hours_for => '40 days')",
     "alter_queue": "SELECT messages.alter_queue('orders', max_attempts => 7)",
-    "alter_queue break": "SELECT messages.alter_queue('orders', break_after => 2)",
     "alter_queue skip": "SELECT messages.alter_queue('orders', on_dead_head => 'skip')",
     "adopt_archive_default": "SELECT messages.adopt_archive_default()",
     "apply_retention": "SELECT messages.apply_retention()",

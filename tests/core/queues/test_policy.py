@@ -55,7 +55,6 @@ def value(conn: Connection, query: str, *parameters: Any) -> Any:
         ({"rate_period": timedelta(days=32)}, "rate_period is 32 days"),
         ({"rate_burst": 0}, "rate_burst is 0"),
         ({"max_leased_per_group": 0}, "max_leased_per_group is 0"),
-        ({"break_after": 101}, "break_after is 101"),
         ({"fair_by": "colour"}, "fair_by is 'colour'. Give group or topic"),
         ({"weights": {"a": 0}}, "weights is not an object of weights"),
         ({"weights": {"a": 33}}, "each weight a whole number from 1 to 32"),

@@ -102,7 +102,6 @@ VERBS = {
     "status": ("SELECT messages.status()", "consumer observer admin"),
     "ready_queues": ("SELECT messages.ready_queues()", "consumer observer admin"),
     "closed_queues": ("SELECT messages.closed_queues(ARRAY['orders'])", "consumer observer admin"),
-    "broken_queues": ("SELECT messages.broken_queues(ARRAY['orders'])", "consumer observer admin"),
     "message_outcomes": ("SELECT messages.message_outcomes(ARRAY[1])", "consumer observer admin"),
     "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
     "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
@@ -431,7 +430,7 @@ def test_a_privilege_on_a_queue_allows_its_verbs_there_and_none_elsewhere(
         conn.execute("SELECT messages.create_queue(%s)", [queue_name])
     run(conn, verbs.grant_queue("orders", "carol", privilege))
     # What takes no queue goes by the token, or shows the queues of the team alone.
-    unasked = ("publish_staged", "closed_queues", "broken_queues")  # an empty stage, and whether there is such a queue
+    unasked = ("publish_staged", "closed_queues")  # an empty stage, and whether there is such a queue
     with_queue = {verb: text for verb, (text, _) in VERBS.items() if "'orders'" in text and verb not in unasked}
     told = {}
     for verb, text in with_queue.items():

@@ -41,7 +41,6 @@ CHECKS = [
     "copy",
     "grants",
     "limited_roles",
-    "broken_queues",
     "dead_messages",
     "waiting_messages",
 ]
