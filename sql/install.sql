@@ -204,17 +204,12 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_held_snapshot.sql
 \ir functions/health/health_history.sql
 \ir functions/health/health_limited_roles.sql
-\ir functions/health/health_index_bloat.sql
 \ir functions/health/health_notify_queue.sql
-\ir functions/health/health_prepared_transaction.sql
-\ir functions/health/health_replication.sql
 \ir functions/health/health_schedules.sql
 \ir functions/health/health_dispatches.sql
-\ir functions/health/health_settings.sql
 \ir functions/health/health_upkeep_lag.sql
 \ir functions/health/health_upkeep_steps.sql
 \ir functions/health/health_waiting_messages.sql
-\ir functions/health/health_wraparound.sql
 
 -- Runs of the pipelines
 \ir functions/runs/begin_run.sql

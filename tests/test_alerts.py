@@ -27,8 +27,8 @@ DEAD = 'pgqueue_dead_messages{queue="orders"}'
 PAUSED = 'pgqueue_queue_paused{queue="orders"}'
 LONGEST_RUN = 'pgqueue_longest_run_seconds{queue="orders"}'
 UPKEEP_AGE = "pgqueue_upkeep_age_seconds"
-CRITICAL = 'pgqueue_health_severity{check="settings",severity="critical"}'
-WARNING = 'pgqueue_health_severity{check="settings",severity="warning"}'
+CRITICAL = 'pgqueue_health_severity{check="dead_tuples",severity="critical"}'
+WARNING = 'pgqueue_health_severity{check="dead_tuples",severity="warning"}'
 OTHER_NOT_CONSUMED = 'pgqueue_oldest_unconsumed_age_seconds{queue="other"}'
 
 

@@ -193,8 +193,14 @@ def _upkeep(conn: Connection) -> Iterator[Finding]:
 def _health(conn: Connection) -> Iterator[Finding]:
     try:
         yield from run(conn, verbs.health())
+        yield from _settings(conn)
     except PermissionDenied as error:
         yield _refused(conn, "health", "notice", error)
+
+
+def _settings(conn: Connection) -> Iterator[Finding]:
+    bad = [Finding("settings", "warning", *row) for row in conn.execute(query("command/settings")).fetchall()]
+    yield from bad or [Finding("settings", "ok", "nothing that would lose messages or keep dead versions")]
 
 
 def _refused(conn: Connection, check: str, severity: str, error: PgQueueError) -> Finding:

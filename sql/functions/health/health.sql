@@ -9,9 +9,9 @@ BEGIN
             messages.check_duration('waiting_for', health.waiting_for, '0', '100 years', required => true);
     FOR one IN
         SELECT * FROM (VALUES
-            ('upkeep_lag', ''), ('upkeep_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('dispatches', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),
-            ('replication', ''), ('dead_tuples', ''), ('index_bloat', ''), ('notify_queue', ''), ('archive_partitions', ''),
-            ('history', ''), ('wraparound', ''), ('settings', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
+            ('upkeep_lag', ''), ('upkeep_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('dispatches', ''), ('held_snapshot', '$1'),
+            ('dead_tuples', ''), ('notify_queue', ''), ('archive_partitions', ''),
+            ('history', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)
     LOOP
         -- A check that cannot run is itself a finding, and must not keep the others from running.

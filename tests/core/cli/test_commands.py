@@ -505,7 +505,7 @@ def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: C
     ours = ("connection", "server", "pooler", "schema", "privileges", "upkeep_mode", "upkeep_lag")
     assert [severities[one] for one in ours] == ["ok"] * len(ours)
     assert len(severities) > len(ours)
-    # The servers of the tests run without fsync, which health() finds.
+    # The servers of the tests run without fsync, which it finds.
     assert ended.json["sound"] == (set(severities.values()) == {"ok"})
     assert ended.status == (0 if ended.json["sound"] else 1)
     assert pgqueue("doctor", "--fail-on", "critical").status == 0
@@ -524,6 +524,25 @@ def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue, conn:
     assert sum(line.startswith("ok ") for line in everything) == severities.count("ok")
     # The first says how long ago, and a second may have passed.
     assert everything[1 : len(lines) - 1] == lines[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "finding", "fix"),
+    [
+        ("synchronous_commit = off", "synchronous_commit is off (database): a crash", "set synchronous_commit = on"),
+        (
+            "session_replication_role = replica",
+            "session_replication_role is replica (database): no trigger checks",
+            "set session_replication_role = origin",
+        ),
+    ],
+)
+def test_doctor_names_a_setting_that_loses_messages(
+    pgqueue: Pgqueue, conn: Connection, setting: str, finding: str, fix: str
+) -> None:
+    conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {setting}".encode())
+    found = [one for one in pgqueue("doctor", "--json").json["findings"] if finding in one["finding"]]
+    assert [(one["check_name"], one["severity"], one["fix"]) for one in found] == [("settings", "warning", fix)]
 
 
 def test_doctor_finds_a_role_that_may_do_nothing(pgqueue: Pgqueue, guest: str) -> None:

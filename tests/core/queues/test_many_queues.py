@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue.cli.program import run_program
 from airflow_provider_pgqueue.core import migrate, migrations, run, verbs
 from airflow_provider_pgqueue.core.errors import TransactionTooLarge
-from tests.core.upkeep.test_health import check
 from tests.waiting import until
 from tools import ROOT
 from tools.postgres import Cluster
@@ -106,20 +106,20 @@ def test_an_installation_that_has_to_give_much_away_is_refused(small: Cluster, c
         migrate(conn)
 
 
-def test_health_names_the_number_with_which_a_dump_works(small: Cluster) -> None:
+def test_doctor_names_the_number_with_which_a_dump_works(small: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    def locks_of_a_dump() -> list[str]:
+        run_program(["doctor", "--dsn", small.dsn("many")])
+        found = re.findall(r"pg_dump and pg_upgrade lock the 30.*\n.*fix: (.*)", capsys.readouterr().out)
+        return [str(fix) for fix in found]
+
     dump = [small.binaries.folder / "pg_dump", "-f", "/dev/null", small.dsn("many")]
+    assert locks_of_a_dump() == ["set max_locks_per_transaction = 640 and restart the server"]
     with psycopg.connect(small.dsn("many"), autocommit=True) as conn:
-        found = check(conn, "settings")
-        assert found.severity == "warning"
-        assert re.search(r"pg_dump and pg_upgrade lock the 30\d\d tables and sequences", found.finding)
-        (set_it,) = [one for one in found.fix.split("; ") if "max_locks" in one]
-        assert set_it == "ALTER SYSTEM SET max_locks_per_transaction = 640"
-        conn.execute(set_it.encode())
+        conn.execute("ALTER SYSTEM SET max_locks_per_transaction = 640")
     small.restart()
     try:
         subprocess.run(dump, check=True, capture_output=True)
-        with psycopg.connect(small.dsn("many"), autocommit=True) as conn:
-            assert "max_locks_per_transaction" not in check(conn, "settings").finding
+        assert locks_of_a_dump() == []
     finally:
         with psycopg.connect(small.dsn("many"), autocommit=True) as conn:
             conn.execute("ALTER SYSTEM RESET max_locks_per_transaction")
