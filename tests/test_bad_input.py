@@ -514,13 +514,12 @@ WORDS = [
 # What would run forever, for long or next to this process is bounded; nothing here removes the schema.
 BOUNDED: dict[str, list[str]] = {
     "tail": ["--no-follow"],
-    "top": ["--once"],
     "worker": ["--until-empty", "--processes", "1"],
 }
 NEVER = {
     "uninstall": {"yes"},
     "tail": {"follow"},
-    "top": {"once", "refreshes", "interval"},
+    "stats": {"watch"},
     "metrics": {"listen"},
     "worker": {"until_empty", "processes"},
 }

@@ -95,12 +95,6 @@ class Which:
                 f"no dead message{f' of {self.queue}' if self.queue else ''} has the id {_ids(unknown)}",
                 "Nothing was changed. See what became of a message: pgqueue show ID",
             )
-        for cause in self.causes:
-            if run(conn, verbs.triage_causes(cause=cause)):
-                raise InvalidArgument(
-                    f"{cause!r} is a cause of a triage, which may have several fingerprints",
-                    f"Repair its messages: pgqueue repair --cause {cause} --function MODULE:FUNCTION",
-                )
         return Counter(
             {result: number for result in results if (number := len(run(conn, verbs.dead_ids(self.filter([result])))))}
         )
@@ -135,7 +129,7 @@ _OPTIONS: Final = (
         "causes",
         multiple=True,
         type=fingerprint,
-        help="Only messages of this cause: a fingerprint that `pgqueue causes` prints; can be repeated.",
+        help="Only messages of this cause: a fingerprint that `pgqueue dead` prints; can be repeated.",
     ),
     click.option("--reference", help="Only messages with this reference, the key of the publisher."),
     time_options("messages that died"),

@@ -12,9 +12,8 @@ from airflow_provider_pgqueue.cli.text import printable_lines
 _COMMANDS: Final = tuple(
     (re.compile(r"(?:SELECT (?:\* FROM )?)?messages\." + call), command)  # noqa: S608 a pattern
     for call, command in {
-        r"schedules\(\)": "pgqueue schedules",
         r"granted_queues\(\)": "pgqueue queues",
-        r"dead_causes\(\)": "pgqueue causes",
+        r"dead_causes\(\)": "pgqueue dead",
         r"create_queue\('?([^')]+)'?\)": r"pgqueue queues create \1",
         r"resume_queue\('([^']+)'\)": r"pgqueue queues resume \1",
         r"alter_queue\('([^']+)', max_depth => …\)": r"pgqueue queues alter \1 --max-depth N",

@@ -1,15 +1,13 @@
-"""Changes, cancels and deletes messages by hand, and closes batches of them."""
+"""Cancels and deletes messages by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 import click
 
 from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
-from airflow_provider_pgqueue.cli.json_lines import parse
-from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
+from airflow_provider_pgqueue.cli.options import confirm, yes_option
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import verbs
@@ -32,34 +30,6 @@ def cancel(settings: Settings, queue: str, ids: tuple[int, ...], reason: str | N
     """
     done = ask(settings, verbs.cancel(queue, ids, reason=reason))
     _show(settings, queue, "cancelled", done, ids, "Not in the queue any more")
-
-
-@click.command()
-@click.argument("queue")
-@_ids
-@click.option("--priority", type=click.IntRange(0, 9), help="Messages of a higher priority are leased first.")
-@click.option("--delay", type=duration, help="Keep them from being leased for this long: 90s, 10m, 2h; 0 ends a delay.")
-@click.option("--body", help="The new body of each, as JSON.")
-@with_settings
-def change(
-    settings: Settings,
-    queue: str,
-    ids: tuple[int, ...],
-    priority: int | None,
-    delay: timedelta | None,
-    body: str | None,
-) -> None:
-    """Change priority, time or body of messages while they wait.
-
-    What is not given stays as it is. What somebody works on, and what is finished, is left alone.
-    """
-    to: verbs.Change = {"priority": priority, "delay": delay}
-    if body is not None:
-        to["body"] = parse(body, "--body").text
-    if all(value is None for value in to.values()):
-        raise click.UsageError("give --priority, --delay or --body.")
-    done = ask(settings, verbs.change(queue, ids, **to))
-    _show(settings, queue, "changed", done, ids, "Leased or finished")
 
 
 def _show(settings: Settings, queue: str, what: str, done: list[int], ids: Sequence[int], why_not: str) -> None:

@@ -1,9 +1,7 @@
-"""What is recorded: the life of a message, messages that wait or are searched for, and what was done by hand."""
+"""What is recorded: the life of a message, and messages that wait or have a state or reference."""
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from functools import partial
 from textwrap import indent
 from typing import Any
@@ -13,7 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, ask, connected
-from airflow_provider_pgqueue.cli.options import fingerprint, number_option, time_options
+from airflow_provider_pgqueue.cli.options import number_option
 from airflow_provider_pgqueue.cli.output import Row, cell, show_rows, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line, printable, say
@@ -26,12 +24,11 @@ from airflow_provider_pgqueue.core.query import query
 
 _STATES = click.Choice(["ready", "delayed", "leased", "done", "dead", *RESULTS])
 # What fits into a hundred columns: of a message that failed why, of any other who has or had it.
-_FOUND = ("id", "queue_name", "state", "at", "reference", "cause", "known")
+_FOUND = ("id", "state", "at", "reference", "cause", "known")
 _HEADERS = ("body_bytes", "message_overview")
 # As text, because a float would not show a number to its last digit.
 _BODIES = ("headers, message::text AS message", "message")
 _WAITING = ("id", "state", "priority", "attempts", "age", "locked_by", "reference", "last_error")
-_DONE_BY_HAND = ("at", "user", "login", "action", "queue", "affected", "arguments")
 
 
 @click.command()
@@ -88,73 +85,27 @@ def _named(row: Row, name: str, before: str) -> str:
 
 
 @click.command()
-@click.argument("queue", required=False)
-@click.option("--reference", help="Only messages with this reference, the key of the publisher.")
-@click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as JSON or text; can be repeated."
-)
-@click.option("--state", type=_STATES, help="Only messages in this state, or that ended so.")
-@click.option(
-    "--cause", type=fingerprint, help="Only messages of this cause: a fingerprint that `pgqueue causes` prints."
-)
-@click.option("--topic", metavar="PATTERN", help="Only messages whose topic matches, such as 'orders.#'.")
-@time_options("messages published, or archived,")
-@number_option("messages")
-@with_settings
-def search(
-    settings: Settings,
-    queue: str | None,
-    reference: str | None,
-    headers: tuple[str, ...],
-    state: str | None,
-    cause: str | None,
-    topic: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    number: int,
-) -> None:
-    """Find messages by state, reference, topic, headers, cause and time, newest first.
-
-    Finds unfinished messages and archived ones. Bodies are not shown.
-    """
-    statement = verbs.search_messages(
-        queue,
-        reference=reference,
-        headers=dict(map(_header, headers)) if headers else None,
-        state=state,
-        fingerprint=cause,
-        topic=topic,
-        since=since,
-        until=until,
-        max_messages=number,
-    )
-    found = ask(settings, statement)
-    shown = [name for name in _FOUND if name != "queue_name" or queue is None]
-    rows = found if settings.as_json else [{**row, "known": row["error"] or row["worker"]} for row in found]
-    show_rows(settings, "messages", rows, shown)
-
-
-def _header(given: str) -> tuple[str, Any]:
-    name, equals, value = given.partition("=")
-    if not equals or not name:
-        raise click.BadParameter(f"{given!r} is not NAME=VALUE.", param_hint="--header")
-    try:
-        return name, json.loads(value)
-    except (ValueError, RecursionError):
-        return name, value
-
-
-@click.command()
 @click.argument("queue")
 @number_option("messages", default=10, most=None)
+@click.option("--reference", help="Only messages with this reference, the key of the publisher.")
+@click.option("--state", type=_STATES, help="Only messages in this state, or that ended so.")
 @click.option("--headers-only", is_flag=True, help="Leave out the bodies.")
 @with_settings
-def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> None:
-    """Show unfinished messages without leasing them.
+def peek(
+    settings: Settings, queue: str, number: int, reference: str | None, state: str | None, headers_only: bool
+) -> None:
+    """Show messages without leasing them.
 
-    They appear in the order in which they will be leased. The state is ready, leased, delayed, or behind: an earlier
-    message of the group goes first. Of a message that is being retried, the last error is shown.
+    Unfinished messages appear in the order in which they will be leased. The state is ready, leased, delayed, or
+    behind: an earlier message of the group goes first. Of a message that is being retried, the last error is shown.
+
+    With --reference or --state, finished messages are shown too, the newest first and without bodies.
     """
+    if reference is not None or state is not None:
+        found = ask(settings, verbs.search_messages(queue, reference=reference, state=state, max_messages=number))
+        rows = found if settings.as_json else [{**row, "known": row["error"] or row["worker"]} for row in found]
+        show_rows(settings, "messages", rows, _FOUND)
+        return
     with connected(settings) as conn:
         rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)
         if not rows:
@@ -182,28 +133,3 @@ def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> 
         if shown is _HEADERS or not isinstance(told, PermissionDenied):
             raise
         raise PermissionDenied(told.problem, f"{told.fix}; or leave out the bodies with --headers-only") from error
-
-
-@click.command()
-@click.argument("queue", required=False)
-@click.option("--user", help="Only what this user did, or the login of this name.")
-@click.option("--action", help="Only this verb, such as purge_queue.")
-@time_options("what was done")
-@number_option("entries")
-@with_settings
-def audit(
-    settings: Settings,
-    queue: str | None,
-    user: str | None,
-    action: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    number: int,
-) -> None:
-    """Show what was done to the queues by hand, and by whom, newest first.
-
-    QUEUE may be one that was dropped since. The user is whoever a web page acted for; the login is the one that did it.
-    """
-    statement = verbs.audit_log(queue, since=since, until=until, max_entries=number, by_user=user, verb=action)
-    found = ask(settings, statement)
-    show_rows(settings, "entries", [{**row, "user": row["acting_user"]} for row in found], _DONE_BY_HAND)

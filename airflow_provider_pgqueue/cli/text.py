@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Final
 
 import click
 
 from airflow_provider_pgqueue.core.unseen import replace_unseen
-
-_BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -31,14 +27,3 @@ def printable_lines(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the text in one printable line."""
     return printable(" ".join(text.split()))
-
-
-def sparkline(numbers: Sequence[int | None]) -> str:
-    """Return a bar for each number, the largest one full; a dot where the number is not known."""
-    most = max((number for number in numbers if number), default=0)
-    return "".join("·" if number is None else _bar(number, most) for number in numbers)
-
-
-def _bar(number: int, most: int) -> str:
-    # Whatever is there at all is seen.
-    return _BARS[0 if number <= 0 else max(1, number * (len(_BARS) - 1) // most)]

@@ -1,4 +1,4 @@
-"""Finding messages: of a queue or of all, by state, id, reference, topic and time."""
+"""Finding messages: of a queue or of all, by state, id, reference and time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATES: Final = ("any", "ready", "delayed", "leased", "done", "dead")
 _PER_PAGE: Final = 50
 _PREVIEW: Final = 160  # letters of a body
 _LARGE: Final = 20_000  # bytes: of a larger body there is no preview
-_FIELDS: Final = ("q", "topic", "since", "until", "fingerprint", "after_id", "after_place")
+_FIELDS: Final = ("q", "since", "until", "fingerprint", "after_id", "after_place")
 
 
 @router.get("/messages")
@@ -55,7 +55,6 @@ def _wanted(asked: Mapping[str, str], state: str) -> dict[str, Any]:
     return {
         "state": None if state == "any" else state,
         "reference": fields.text(asked, "q"),
-        "topic": fields.text(asked, "topic"),
         "fingerprint": fields.text(asked, "fingerprint"),
         "after_id": fields.whole_number(asked["after_id"]),
         **times,

@@ -97,7 +97,7 @@ def message(conn: Connection, queue: Callable[..., str]) -> int:
 
 def test_what_strangers_wrote_is_text(tab: chromium.Browser, dsn: str, message: int) -> None:
     pages = ["/", "/queues/orders", f"/messages/{message}?body=1", f"/messages/{message}/dismiss"]
-    pages += ["/queues/orders/messages", "/queues/orders/messages?" + urlencode({"q": HOSTILE[1], "topic": "a"})]
+    pages += ["/queues/orders/messages", "/queues/orders/messages?" + urlencode({"q": HOSTILE[1]})]
     pages += ["/queues/orders/requeue?" + urlencode({"reference": HOSTILE[1], "fingerprint": HOSTILE[0]})]
     found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages], axe=False)
     for page in pages:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
 from airflow_provider_pgqueue.core.message import MessageOutcome, Row
 from airflow_provider_pgqueue.core.statement import Statement, list_of
@@ -24,14 +23,12 @@ def search_messages(
     queue_name: str | None = None,
     *,
     reference: str | None = None,
-    headers: Mapping[str, Any] | None = None,
     state: str | None = None,
     fingerprint: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     max_messages: int = 100,
     message_id: int | None = None,
-    topic: str | None = None,
     after_id: int | None = None,
     after_place: datetime | None = None,
 ) -> Statement[list[Row]]:

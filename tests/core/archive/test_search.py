@@ -65,7 +65,6 @@ def test_a_list_of_a_state_is_read_in_pages_without_a_gap_or_a_repetition(
     for state in STATES:
         order = ids[state] if state in ("delayed", "leased") else ids[state][::-1]
         assert pages(conn, state) == order, state
-        assert pages(conn, state, topic="eu.3") == [ids[state][3]], state
         assert pages(conn, state, since=datetime.now(UTC) - MINUTE) == order, state
         assert pages(conn, state, until=datetime.now(UTC) - MINUTE) == [], state
         (found,) = run(conn, verbs.search_messages("orders", state=state, reference="ref-3"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -19,7 +18,6 @@ from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.core.cli.conftest import Pgqueue, Program
-from tests.core.dead.test_repair import triage_row
 from tests.dead_messages import died_at
 
 Connection = psycopg.Connection[Any]
@@ -201,11 +199,8 @@ def test_a_body_that_is_too_large_names_the_lines_of_its_batch(pgqueue: Pgqueue,
     assert "xxx" not in alone
 
 
-@pytest.mark.parametrize("command", [["publish", "orders"], ["schedules", "add", "nightly", "@daily", "orders"]])
-def test_a_body_or_headers_that_are_no_json_are_named_by_their_option(
-    pgqueue: Pgqueue, queue: Queue, command: list[str]
-) -> None:
-    queue("orders")
+def test_a_body_or_headers_that_are_no_json_are_named_by_their_option(pgqueue: Pgqueue, queue: Queue) -> None:
+    command = ["publish", queue("orders")]
     ended = pgqueue(*command, "--message", "{order_id: 7}")
     assert ended.err.startswith("error: --message is not JSON: ")
     assert "order_id: 7" not in ended.err
@@ -433,23 +428,16 @@ def test_a_remedy_that_stops_at_its_maximum_says_what_is_left(pgqueue: Pgqueue, 
 
 
 @pytest.mark.parametrize("command", [["requeue"], ["requeue", "--dry-run"], ["dismiss", "--reason", "old", "--yes"]])
-def test_a_cause_that_is_no_fingerprint_is_refused_and_one_of_a_triage_goes_to_repair(
+def test_a_cause_that_is_no_fingerprint_is_refused(
     pgqueue: Pgqueue, conn: Connection, queue: Queue, command: list[str]
 ) -> None:
     kill(conn, queue("orders"), "a")
     (found,) = pgqueue("dead", "--json").json["causes"]
-    named = {"queue_name": "orders", "result": "failed", "cause": "0123456789ab", "error": "ValueError"}
-    cause = triage_row() | named | {"fingerprints": [found["fingerprint"]]}
-    run(conn, verbs.record_triage_causes("night", json.dumps([cause])))
-    ended = pgqueue(*command, "--cause", "0123456789ab")
-    assert ended.status == 1
-    assert "is a cause of a triage" in ended.err
-    assert "pgqueue repair --cause 0123456789ab --function" in ended.err
     ended = pgqueue(*command, "--cause", "no such cause")
-    assert (ended.status, "is not a fingerprint. List the fingerprints: pgqueue causes" in ended.err) == (2, True)
+    assert (ended.status, "is not a fingerprint. List the fingerprints: pgqueue dead" in ended.err) == (2, True)
     assert pgqueue(*command, "--cause", "000000000000").status == 0
-    ended = pgqueue(*command, "--cause", found["fingerprint"], "--cause", "0123456789ab")
-    assert (ended.status, len(run(conn, verbs.dead_ids()))) == (1, 1), "one of two is wrong: nothing is done"
+    ended = pgqueue(*command, "--cause", found["fingerprint"], "--cause", "no such cause")
+    assert (ended.status, len(run(conn, verbs.dead_ids()))) == (2, 1), "one of two is wrong: nothing is done"
     dry = pgqueue("requeue", "--dry-run", "--cause", "000000000000").out
     assert "no message without a remedy has the fingerprint 000000000000" in dry
 

@@ -18,9 +18,8 @@ Connection = psycopg.Connection[Any]
 # The verbs that a command does: SQL that calls one of them has no place in what the command line prints.
 DONE_BY_A_COMMAND = {
     *("create_queue", "alter_queue", "drop_queue", "pause_queue", "resume_queue", "purge_queue", "status", "publish"),
-    *("schedule", "schedules", "unschedule", "pause_schedule", "resume_schedule", "dead_causes", "requeue_dead"),
-    *("dismiss_dead", "search_messages", "message_life", "health", "metrics", "granted_queues", "upkeep", "workers"),
-    "audit_log",
+    *("dead_causes", "requeue_dead", "dismiss_dead", "message_life", "health", "metrics", "granted_queues", "upkeep"),
+    *("search_messages", "workers"),
 }
 
 
@@ -43,10 +42,7 @@ def test_no_hint_sends_a_user_of_the_shell_to_sql_that_a_command_does() -> None:
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
-        (["schedules", "pause", "nosuch"], "List them: pgqueue schedules"),
-        (["schedules", "remove", "nosuch", "--yes"], "List them: pgqueue schedules"),
         (["worker", "json:dumps", "--queue", "default", "--until-empty"], "Resume it: pgqueue queues resume default"),
-        (["repair", "--cause", "nosuch", "--function", "json:dumps"], "Look in pgqueue causes and"),
     ],
 )
 def test_an_error_names_the_command(

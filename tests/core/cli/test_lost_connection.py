@@ -29,7 +29,7 @@ def test_doctor_finds_a_server_that_is_read_only(pgqueue: Pgqueue, conn: Connect
     ("command", "more", "afterwards"),
     [
         ("tail", ["--since", "1m", "--poll-interval", "10ms"], '"result": "success"'),
-        ("top", ["--interval", "50ms"], '"depth": 0'),
+        ("stats", ["--watch", "50ms"], '"depth": 0'),
     ],
 )
 def test_a_command_that_looks_until_ctrl_c_outlives_its_connection(

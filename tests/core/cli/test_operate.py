@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import socket
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -22,7 +21,6 @@ import pytest
 
 from airflow_provider_pgqueue.cli.program import COMMANDS
 from airflow_provider_pgqueue.cli.program import program as whole_program
-from airflow_provider_pgqueue.cli.text import sparkline
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Ended, Pgqueue, Program
 from tests.core.cli.test_commands import kill
@@ -89,9 +87,6 @@ shop.StockError: none left"""
     assert "/srv/shop" not in plain
     assert '"order"' not in plain
     assert max(map(len, plain.splitlines())) <= 100
-    (found,) = pgqueue("causes", "orders", "--json").json["causes"]
-    assert (found["result"], found["waiting"], found["pattern"]) == ("retried", 1, "shop.StockError: none left")
-    assert "retried" in pgqueue("causes", "orders").out
     conn.execute("CREATE ROLE looker LOGIN IN ROLE messages_observer")
     try:
         looker = f"{dsn}{'&' if '?' in dsn else '?'}user=looker"
@@ -132,31 +127,26 @@ def test_ids_that_no_dead_message_has_are_refused_and_what_was_remedied_is_said(
 
 
 def test_the_list_of_a_group_is_the_bare_command(pgqueue: Pgqueue) -> None:
-    for group in ("queues", "schedules"):
-        assert f"'pgqueue {group}' alone lists them" in pgqueue(group, "list").err
+    assert "'pgqueue queues' alone lists them" in pgqueue("queues", "list").err
 
 
-def test_search_fits_into_a_hundred_columns(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
-    assert max(map(len, pgqueue("search", "orders").out.splitlines())) <= 100
-
-
-def test_search_finds_by_what_is_known_of_a_message(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+def test_peek_finds_by_state_and_reference_in_a_hundred_columns(
+    pgqueue: Pgqueue, conn: Connection, orders: str
+) -> None:
     def found(*arguments: str) -> list[Any]:
-        return [row["state"] for row in pgqueue("search", *arguments, "--json").json["messages"]]
+        return [row["state"] for row in pgqueue("peek", "orders", *arguments, "--json").json["messages"]]
 
-    assert sorted(found("orders")) == ["failed", "failed", "leased", "ready", "ready"]
     assert found("--reference", "b") == ["ready"]
-    assert sorted(found("--header", "shop=7")) == ["leased", "ready", "ready"]
-    assert found("--header", 'shop="7"') == found("--reference", "none") == found("--state", "success") == []
+    assert found("--state", "success") == found("--reference", "none") == []
+    assert found("--state", "dead") == ["failed", "failed"]
     assert found("--state", "failed", "-n", "1") == ["failed"]
-    (cause, _) = [row["cause"] for row in pgqueue("search", "--state", "failed", "--json").json["messages"]]
-    assert found("--cause", cause) == ["failed"]
-    assert found("--until", "1h") == []
-    assert len(found("--since", "1h")) == 5
-    assert "packer" in pgqueue("search", "orders").out
-    assert pgqueue("search", "--header", "shop").status == 2
-    assert pgqueue("search", "--cause", "no stock").status == 2
-    assert pgqueue("search", "nope").status == 1
+    assert found("--state", "leased", "--reference", "a") == ["leased"]
+    shown = pgqueue("peek", "orders", "--state", "dead").out
+    assert "no stock" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "packer" in pgqueue("peek", "orders", "--state", "leased").out
+    assert pgqueue("peek", "nope", "--state", "dead").status == 1
+    assert pgqueue("peek", "orders", "--state", "eaten").status == 2
 
 
 def test_a_single_message_or_a_cause_is_requeued_or_dismissed(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
@@ -165,7 +155,7 @@ def test_a_single_message_or_a_cause_is_requeued_or_dismissed(pgqueue: Pgqueue, 
     assert (looked["would_requeue"], looked["waiting"], len(dead(conn))) == (1, {"failed": 1}, 2)
     done = pgqueue("requeue", "--id", str(first), "--json").json
     assert [message["id"] for message in done["messages"]] == [first]
-    (cause,) = [row["cause"] for row in pgqueue("search", "--state", "failed", "-n", "1", "--json").json["messages"]]
+    (cause,) = [row["fingerprint"] for row in pgqueue("dead", "--json").json["causes"]]
     looked = pgqueue("dismiss", "--cause", cause, "--reason", "known", "--dry-run", "--json").json
     assert (looked["would_dismiss"], len(dead(conn))) == (1, 1)
     refused = pgqueue("dismiss", "--cause", cause, "--reason", "known")
@@ -201,140 +191,27 @@ def test_nothing_is_requeued_or_dismissed_that_nobody_named(
     assert len(dead(conn)) == 2
 
 
-def test_what_waits_is_changed_and_what_is_leased_is_named(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
-    queue("mail")
-    ids = run(conn, verbs.publish_batch("mail", [1, 2]))
-    run(conn, verbs.lease("mail"))
-    given = ["change", "mail", *map(str, ids), "--priority", "8", "--delay", "1h"]
-    assert pgqueue(*given).out == f"changed 1 message of mail. Leased or finished: {ids[0]}.\n"
-    assert pgqueue("change", "mail", str(ids[1]), "--body", "1.10", "--json").json == {
-        "queue_name": "mail",
-        "changed": ids[1:],
-        "left_out": [],
-    }
-    rows = conn.execute(
-        "SELECT message::text, priority, visible_at > clock_timestamp() FROM messages.message ORDER BY id"
-    ).fetchall()
-    assert rows == [("1", 4, False), ("1.10", 8, True)]
-    for wrong in ([], ["--body", "{"], ["--priority", "12"], ["--delay", "soon"]):
-        assert pgqueue("change", "mail", str(ids[1]), *wrong).status in (1, 2), wrong
-
-
-def test_workers_and_causes_are_shown(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
-    holders = pgqueue("workers", "--json").json["workers"]
+def test_stats_show_who_works(pgqueue: Pgqueue, orders: str) -> None:
+    holders = pgqueue("stats", "--workers", "--json").json["workers"]
     assert [row["leased"] for row in holders if row["worker"] == "packer"] == [1]
-    assert "packer" in pgqueue("workers", "orders").out
-    found = pgqueue("causes", "orders", "--json").json["causes"]
-    assert [(row["died"], row["waiting"], row["trend"]) for row in found] == [(1, 1, "new"), (1, 1, "new")]
-    assert "no stock" in pgqueue("causes").out
-    assert pgqueue("causes", "nope").status == 1
-    assert pgqueue("causes", "--step", "30s").status == 1
+    assert "packer" in pgqueue("stats", "orders", "--workers").out
+    assert "packer" not in pgqueue("stats", "orders").out
 
 
-def test_audit_says_who_did_what_and_is_filtered(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
-    run(conn, verbs.audited("ann", "pause_queue", {"queue_name": "orders"}))
-    pgqueue("queues", "resume", "orders")
-    pgqueue("queues", "drop", "default", "--yes")
-
-    def actions(*given: str) -> list[str]:
-        return [entry["action"] for entry in pgqueue("audit", *given, "--json").json["entries"]]
-
-    assert actions("orders") == ["resume_queue", "pause_queue", "create_queue"]
-    assert actions("default")[0] == "drop_queue", "a queue that is gone"
-    assert actions("--user", "ann") == ["pause_queue"]
-    assert actions("--user", "postgres", "--action", "pause_queue") == ["pause_queue"], "its login"
-    assert actions("--user", "bob") == actions("--until", "1h") == []
-    assert len(actions("--since", "1h", "-n", "2")) == 2
-    shown = pgqueue("audit", "orders").out.splitlines()
-    assert shown[0].split() == ["at", "user", "login", "action", "queue", "affected", "arguments"]
-    assert shown[2].split()[2:6] == ["ann", "postgres", "pause_queue", "orders"]
-
-
-def test_schedules_are_added_paused_resumed_and_removed(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
-    added = ["schedules", "add", "nightly", "0 3 * * *", "orders", "--message", '{"n": 1.10}', "--headers", '{"a": 1}']
-    assert pgqueue(*added, "--json").json == {"schedule_name": "nightly", "added": True}
-    assert pgqueue(*added).out == "replaced schedule nightly.\n"
-    assert conn.execute("SELECT message::text, headers FROM messages.schedule").fetchone() == ('{"n": 1.10}', {"a": 1})
-    (schedule,) = pgqueue("schedules", "--json").json["schedules"]
-    assert (schedule["schedule_name"], schedule["cron"]) == ("nightly", "0 3 * * *")
-    assert "nightly" in pgqueue("schedules").out
-    for command, paused in (("pause", True), ("resume", False)):
-        assert pgqueue("schedules", command, "nightly", "--json").json["paused"] is paused
-        assert [row["paused"] for row in pgqueue("schedules", "--json").json["schedules"]] == [paused]
-    assert pgqueue("schedules", "remove", "nightly").status == 2
-    assert pgqueue("schedules", "remove", "nightly", "--yes", "--json").json["removed"] is True
-    assert pgqueue("schedules").out == "no schedules\n"
-    bad = ["add", "x", "* * *", "orders", "--message", "1"]
-    for command in (["remove", "nightly", "--yes"], ["pause", "nightly"], bad):
-        ended = pgqueue("schedules", *command)
-        assert (ended.status, len(ended.err.splitlines())) == (1, 1)
-    assert pgqueue("schedules", "add", "x", "@daily", "orders", "--message", "{").status == 1
-
-
-def test_top_without_a_terminal_prints_one_look(pgqueue: Pgqueue, orders: str) -> None:
-    for arguments in (["top"], ["top", "--once"]):
-        shown = pgqueue(*arguments).out
-        assert "orders" in shown
-        assert len(shown.splitlines()) == 3
-    rows = pgqueue("top", "--once", "--sort", "depth", "--json").json["queues"]
-    assert [row["queue_name"] for row in rows] == ["orders", "default"]
-    assert (rows[0]["depth"], rows[0]["leased"], rows[0]["dead"]) == (3, 1, 2)
-    assert len(rows[0]["in"]) in (30, 31)
-
-
-def test_top_without_a_terminal_prints_all_queues(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
-    conn.execute("SELECT messages.create_queue('q' || n) FROM generate_series(1, 120) n")
-    assert len(pgqueue("top", "--once", "--json").json["queues"]) == 122
-    assert len(pgqueue("top").out.splitlines()) == 123
-
-
-def test_top_at_a_terminal_shows_what_fits_and_leaves_the_screen_as_it_was(
-    program: Program, dsn: str, orders: str
-) -> None:
+def test_stats_that_watch_clear_the_screen_of_a_terminal(program: Program, dsn: str, orders: str) -> None:
     mine, theirs = pty.openpty()
+    pipes = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     shown = ""
-
-    def see(text: str) -> None:
-        nonlocal shown
+    with program("stats", "--watch", "20ms", dsn=dsn, env={"TERM": "xterm", "COLUMNS": "160"}, **pipes) as process:
         end = time.monotonic() + PATIENCE
-        while text not in shown:
+        while shown.count("\x1b[2J") < 3 or shown.count("orders") < 2:
             assert time.monotonic() < end, shown[-2000:]
             if select.select([mine], [], [], 1)[0]:
                 shown += os.read(mine, 65536).decode(errors="replace")
-
-    pipes = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    environment = {"TERM": "xterm", "COLUMNS": "160", "LINES": "2"}
-    with program("top", "--interval", "20ms", "--sort", "queue_name", dsn=dsn, env=environment, **pipes) as process:
-        see("\x1b[?1049h")
-        see("default")
         process.send_signal(2)
-        see("\x1b[?1049l")
         assert process.wait(PATIENCE) == 130
-    assert "orders" not in shown
     os.close(mine)
     os.close(theirs)
-
-
-def test_top_gives_each_queue_one_line_however_narrow_the_screen(program: Program, dsn: str, orders: str) -> None:
-    for width in (200, 60, 24):
-        mine, theirs = pty.openpty()
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs}
-        environment = {"TERM": "xterm", "COLUMNS": str(width), "LINES": "20"}
-        with program("top", "--once", dsn=dsn, env=environment, **pipes) as process:
-            assert process.wait(PATIENCE) == 0
-        os.close(theirs)
-        shown = re.sub(r"\x1b\[[0-9;]*m", "", os.read(mine, 65536).decode()).splitlines()
-        os.close(mine)
-        heading, *queues = shown
-        assert {"queue_name", "depth", "dead"} <= set(heading.split())
-        assert [line.split()[0] for line in queues] == ["orders", "default"]
-        assert max(map(len, shown)) <= width
-
-
-def test_a_sparkline_shows_whatever_is_there() -> None:
-    assert sparkline([0, 1, 1000, None, 500]) == " ▁█·▄"
-    assert sparkline([]) == ""
-    assert sparkline([None, 0]) == "· "
 
 
 def test_metrics_are_served_until_the_program_ends(program: Program, dsn: str, orders: str) -> None:
@@ -369,36 +246,23 @@ WALK: dict[str, list[str]] = {
     "queues drop": ["orders", "--yes", "--force"],
     "publish": ["orders", "--message", "1"],
     "show": ["1"],
-    "search": ["orders"],
     "peek": ["orders"],
     "tail": ["orders", "--since", "1h", "--no-follow"],
     "stats": [],
-    "top": ["--once"],
     "metrics": [],
-    "workers": [],
     "worker": ["json:dumps", "--queue", "orders", "--until-empty"],
     "cancel": ["orders", "1"],
-    "change": ["orders", "1", "--priority", "9"],
     "dead": [],
-    "causes": [],
     "requeue": ["orders"],
-    "repair": ["orders", "--function", "json:dumps"],
     "dismiss": ["orders", "--reason", "a test", "--yes"],
     "purge": ["orders", "--yes"],
-    "audit": [],
-    "schedules": [],
-    "schedules add": ["nightly", "@daily", "orders", "--message", "1"],
-    "schedules pause": ["daily"],
-    "schedules resume": ["daily"],
-    "schedules remove": ["daily", "--yes"],
     "upkeep": [],
     "export": ["--target", "/tmp/no partition of the archive is closed"],
 }
 KEEPS_RUNNING = {"tail", "worker"}
 LAST = ("queues drop", "uninstall")  # what the others need is gone then
 READS = [
-    *("doctor", "queues", "show", "search", "peek", "tail", "stats", "top", "metrics", "workers"),
-    *("dead", "causes", "schedules"),
+    *("doctor", "queues", "show", "peek", "tail", "stats", "metrics", "dead"),
 ]
 
 
@@ -434,24 +298,21 @@ def test_what_strangers_wrote_is_seen_whatever_prints_it(
     verb = verbs.archive(dead.lock_token, [dead.id], result="failed", details=HOSTILE, failure=failure)
     run(conn, verb)
     run(conn, verbs.lease("orders", locked_by=HOSTILE))
-    run(conn, verbs.schedule("daily", "@daily", "orders", {HOSTILE: HOSTILE}))
     run(conn, verbs.upkeep())
     shown = ""
     commands = {name: WALK[name] for name in READS} | {"show": [str(dead.id)], "requeue": ["orders", "--dry-run"]}
-    commands |= {"dismiss": ["orders", "--reason", HOSTILE, "--yes"], "audit": [], "search": ["--reference", HOSTILE]}
+    commands |= {"dismiss": ["orders", "--reason", HOSTILE, "--yes"], "peek orders": ["--reference", HOSTILE]}
     for name, arguments in commands.items():
         ended = pgqueue(*name.split(), *arguments, *filter(None, [option]))
         assert not UNSEEN & set(ended.out + ended.err), name
         shown += ended.out
         if option:
             assert all(isinstance(line, dict) for line in ended.lines)
-    assert pgqueue("schedules", "pause", HOSTILE).err.isascii()
     assert shown.count("\\u3164") > 10
     assert json.loads(pgqueue("peek", "orders", "--json").out)["messages"][0]["message"] == {HOSTILE: HOSTILE}
 
 
 def test_each_command_prints_json(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
-    run(conn, verbs.schedule("daily", "@daily", "orders", 1))
     for name in (*(one for one in WALK if one not in LAST), *LAST):
         ended: Ended = pgqueue(*name.split(), *WALK[name], "--json")
         assert ended.status == 0 or name == "doctor", (name, ended.err)
@@ -462,12 +323,12 @@ def test_each_command_prints_json(pgqueue: Pgqueue, conn: Connection, orders: st
 
 
 def test_json_has_moments_and_durations_that_programs_read(pgqueue: Pgqueue, orders: str) -> None:
-    (row,) = [row for row in pgqueue("workers", "--json").json["workers"] if row["worker"] == "packer"]
+    (row,) = [row for row in pgqueue("stats", "--workers", "--json").json["workers"] if row["worker"] == "packer"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\S+\+00:00", row["leased_since"])
     assert timedelta(seconds=pgqueue("stats", "orders", "--json").json["queues"][0]["oldest_age"]) < timedelta(hours=1)
 
 
-@pytest.mark.parametrize("command", [["queues"], ["workers"], ["stats"], ["top", "--once"], ["peek", "orders"]])
+@pytest.mark.parametrize("command", [["queues"], ["stats"], ["peek", "orders"], ["peek", "orders", "--state", "dead"]])
 def test_json_tells_each_thing_once_and_nothing_internal(pgqueue: Pgqueue, orders: str, command: list[str]) -> None:
     (rows,) = pgqueue(*command, "--json").json.values()
     names = set(rows[0])

@@ -83,7 +83,7 @@ def test_wrong_usage_is_status_2_with_one_line_of_error(run_pgqueue: Pgqueue, ar
         (["queus"], "'queues'"),
         (["queues", "cretae", "orders"], "'create'"),
         (["publish", "orders", "--mesage", "1"], "'--message'"),
-        (["top", "--intervall"], "'--interval'"),
+        (["stats", "--windo"], "'--window'"),
     ],
     ids=" ".join,
 )
@@ -181,7 +181,7 @@ def test_a_database_without_the_schema_is_one_line_with_the_fix(run_pgqueue: Pgq
 
 
 def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
-    with program("top", "--json", "--interval", "10ms", dsn=dsn) as process:
+    with program("stats", "--json", "--watch", "10ms", dsn=dsn) as process:
         looks = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(2)
         _, err = process.communicate(timeout=PATIENCE)
@@ -190,7 +190,7 @@ def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str) -> None:
-    with program("top", "--json", "--interval", "10ms", dsn=dsn) as process:
+    with program("stats", "--json", "--watch", "10ms", dsn=dsn) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(PATIENCE) == 1
@@ -249,7 +249,7 @@ def test_durations_are_shown_in_two_units() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["search", "--reference", "\udcff"], ["dismiss", "default", "--yes", "--reason", "\udcff"]]
+    "arguments", [["peek", "default", "--reference", "\udcff"], ["dismiss", "default", "--yes", "--reason", "\udcff"]]
 )
 def test_an_argument_that_is_not_utf_8_is_named_as_such(pgqueue: Pgqueue, arguments: list[str]) -> None:
     ended = pgqueue(*arguments)

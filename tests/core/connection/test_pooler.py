@@ -203,8 +203,7 @@ def test_what_a_database_sets_changes_no_message_and_we_change_no_session(
 
 LOOKS = [
     *("queues", "peek orders", "peek orders --headers-only", "tail orders --since 1h --stop-after 1", "stats orders"),
-    *("top --once", "metrics", "workers", "dead orders", "causes orders", "search orders --since 1h", "show {id}"),
-    *("schedules", "audit --since 1h"),
+    *("stats --workers", "metrics", "dead orders", "peek orders --state done", "show {id}"),
 ]
 
 
@@ -217,7 +216,6 @@ def test_every_command_that_shows_something_reads_it_in_the_style_that_a_databas
     queue("orders", retention=timedelta(days=400))
     (_, id) = run(conn, verbs.publish_batch("orders", [1, 2]))
     run(conn, verbs.consume("orders"))
-    run(conn, verbs.schedule("nightly", "@daily", "orders", 1))
     for name, value in settings.items():
         conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {name} = '{value}'".encode())
     for look in LOOKS:

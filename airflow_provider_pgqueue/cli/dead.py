@@ -1,0 +1,32 @@
+"""Why messages are dead."""
+
+from __future__ import annotations
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import ask
+from airflow_provider_pgqueue.cli.output import records, show_rows
+from airflow_provider_pgqueue.cli.settings import Settings, with_settings
+from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.quantity import quantity
+
+_MOST = 100
+_CAUSE = ("queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id", "example")
+
+
+@click.command()
+@click.argument("queue", required=False)
+@with_settings
+def dead(settings: Settings, queue: str | None) -> None:
+    """Count dead messages by cause.
+
+    A message is dead if it was archived with any result but success and cancelled. Those that were requeued or
+    dismissed are left out. Each cause comes with an example; the hundred most frequent are shown. `pgqueue requeue
+    --cause` and `pgqueue dismiss --cause` take its fingerprint.
+    """
+    causes = ask(settings, verbs.dead_causes(queue))
+    shown = causes if settings.as_json else causes[:_MOST]
+    show_rows(settings, "causes", records(shown), _CAUSE)
+    if len(shown) < len(causes):
+        say(f"… and {quantity(len(causes) - len(shown), 'more cause')}: --json has them all")
