@@ -1,23 +1,19 @@
-"""Asks for a price through a queue, and waits for the answer without a worker slot: request and reply."""
+"""Asks for a price through a queue, waits without a worker slot until somebody has replied, and uses the answer."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_provider_pgqueue.core import Message, Rejected, Success
-from airflow_provider_pgqueue.operators.publish import PgQueueRequestOperator
+from airflow_provider_pgqueue.core import Message, Rejected, Success, verbs
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 
 with DAG("pgqueue_request_reply", schedule=None, tags=["pgqueue"], doc_md=__doc__) as dag:
-    ask = PgQueueRequestOperator(
-        task_id="ask",
-        queue_name="quotes",
-        message={"from": "FRA", "to": "LIS"},
-        with_output=True,
-        wait_timeout=timedelta(hours=1),
-    )
+    ask = PgQueuePublishOperator(task_id="ask", queue_name="quotes", message={"from": "FRA", "to": "LIS"})
+    finished = PgQueueOutcomeSensor(task_id="finished", ids=ask.output, fail_on="dead", timeout=3600)
 
     # The one who answers may be any consumer, in this DAG or another, or a worker without Airflow.
     @task.pgqueue(queue_name="quotes", max_messages=1, wait_for_messages=True)
@@ -30,8 +26,11 @@ with DAG("pgqueue_request_reply", schedule=None, tags=["pgqueue"], doc_md=__doc_
     @task
     def book(asked: dict[str, Any]) -> int:
         """Use the answer."""
-        price: int = asked["outcomes"][0]["output"]["price"]
+        # A later try of the task found the message of the first.
+        id_ = asked["first_id"] or asked["duplicate_of"]
+        (outcome,) = PgQueueHook().run(verbs.message_outcomes([id_], with_output=True))
+        price: int = outcome.output["price"]
         return price
 
     quote()
-    book(ask.output)
+    finished >> book(ask.output)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ DECLARE
         ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches overdue_dispatches record_task_failure end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
-        ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
+        ['consumer observer', 'message_outcomes outcome_counts status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
         ['observer', 'schedules message_life audit_log search_messages'],

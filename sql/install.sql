@@ -316,6 +316,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/dispatch_overview.sql
 \ir views/archive_overview.sql
 \ir functions/archive/message_outcomes.sql
+\ir functions/archive/outcome_counts.sql
 
 -- Owner, first rows, grants
 \ir owner.sql

@@ -58,7 +58,6 @@ from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDead
 from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishOperator,
     PgQueuePublishQueryOperator,
-    PgQueueRequestOperator,
 )
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
@@ -620,14 +619,13 @@ def test_no_command_fails_by_accident_hangs_or_touches_another_queue(
 TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueMessageSensor: {"queue_name": "orders"},
     PgQueueDeadMessageSensor: {"queue_name": "orders"},
-    PgQueueOutcomeSensor: {"message_id": 7},
+    PgQueueOutcomeSensor: {"ids": 7},
     PgQueueConsumeOperator: {"queue_name": "orders", "apply_function": print},
     PgQueueDispatchOperator: {"queue_name": "orders", "trigger_dag_id": "pack"},
     PgQueueReconcileOperator: {},
     PgQueueDispatchDeadOperator: {"queue_name": "orders", "trigger_dag_id": "mend"},
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
     PgQueuePublishQueryOperator: {"queue_name": "orders", "sql": "SELECT 1"},
-    PgQueueRequestOperator: {"queue_name": "orders", "message": 1},
     PgQueueRequeueOperator: {"queue_name": "orders"},
     PgQueueSparkOperator: {"pipeline": "drain", "arguments": {"queue": "{{ params.queue }}"}},
     PgQueueScheduleOperator: {"schedule_name": "s", "cron": "@daily", "queue_name": "orders", "message": 1},
@@ -728,7 +726,6 @@ EVERY = {**TASKS, **OTHERS}
 # Instead of five seconds for each message that nobody handles.
 BRIEFLY: dict[type[Any], dict[str, Any]] = {
     PgQueueOutcomeSensor: {"timeout": 0.05},
-    PgQueueRequestOperator: {"wait_timeout": 0.05},
 }
 # What only some classes refuse, and what contradicts itself.
 REFUSED_BY: dict[type[Any], list[dict[str, Any]]] = {
@@ -738,7 +735,6 @@ REFUSED_BY: dict[type[Any], list[dict[str, Any]]] = {
         *({"topic": "a..b"}, {"batch_size": 10_001}, {"apply_function": None}, {"apply_function_batch": print})
     ],
     PgQueueRequeueOperator: [{"fail_on": ["requeued"]}, {"topic": "a..b"}],
-    PgQueueRequestOperator: [{"message": None}],
     PgQueueScheduleOperator: [{"message": {"a": "x\0y"}}],
     PgQueueSetupOperator: [{"cron": "yes"}],
     PgQueuePublishOperator: [

@@ -4,4 +4,3 @@ from typing import Final
 
 NEW_MESSAGE: Final = "new_message"
 DEAD_MESSAGE: Final = "dead_message"
-MESSAGE_FINISHED: Final = "message_finished"

@@ -285,6 +285,14 @@ class MessageOutcome:
         return f"message {self.id}{of}{repeated} {what}{f' ({why})' if why else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class OutcomeCount:
+    """The `number` of messages that ended with a `result`, which is None or `unknown` as in `MessageOutcome`."""
+
+    result: str | None
+    number: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A schedule, without the body of its messages.

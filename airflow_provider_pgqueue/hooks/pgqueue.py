@@ -16,7 +16,6 @@ from airflow.providers.postgres.hooks.postgres import PostgresHook
 from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import connection, installation, verbs
-from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED
 from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.connection import conninfo_of
 from airflow_provider_pgqueue.core.consumer.intake import NEEDED
@@ -75,21 +74,6 @@ class PgQueueHook(PostgresHook):
         with self._named(PgQueueError):
             conn = connection.connect(**self.connection_arguments(), check_schema=check)
         self._version_checked = self._version_checked or check
-        return conn
-
-    def connect_to_listen(self) -> Connection:
-        """Return a connection that listens for the ends of messages, made as `connect` makes it.
-
-        It is that of `listen_conn_id` if the extra names one; through a pooler no notification arrives.
-        """
-        direct = self.connection_extra.get("listen_conn_id")
-        conn = (type(self)(direct) if direct else self).connect()
-        try:
-            for channel in (DEAD_MESSAGE, MESSAGE_FINISHED):
-                conn.execute(f"LISTEN {channel}".encode())
-        except BaseException:
-            conn.close()
-            raise
         return conn
 
     def connection_arguments(self) -> dict[str, Any]:

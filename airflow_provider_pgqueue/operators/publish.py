@@ -1,21 +1,14 @@
-"""Publishes messages, publishes the rows of a query, and publishes requests and waits for their ends."""
+"""Publishes messages, and publishes the rows of a query."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-import psycopg
-
-from airflow_provider_pgqueue.core.argument import WAIT_TIMEOUT, Rule, optional, text
+from airflow_provider_pgqueue.core.argument import Rule, optional, text
 from airflow_provider_pgqueue.core.argument import parameters as some_parameters
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.tasks.bodies import Messages, PublishesBodies
-from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, AwaitsMessages
-from airflow_provider_pgqueue.tasks.publish import BATCH_RULES, FEW, PublishArguments, PublishTask
+from airflow_provider_pgqueue.tasks.publish import BATCH_RULES, PublishArguments, PublishTask
 from airflow_provider_pgqueue.tasks.rows import QueryRows, names_file, text_of_file
 
 if TYPE_CHECKING:
@@ -115,86 +108,3 @@ class PgQueuePublishQueryOperator(PublishTask):
         conn_id = self.sql_conn_id or self.pgqueue_conn_id
         argument = "sql_conn_id" if self.sql_conn_id else "pgqueue_conn_id"
         return QueryRows(self.sql, self.parameters, conn_id, self._sql_name, argument).batches(self.batch_size)
-
-
-class PgQueueRequestOperator(AwaitsMessages, PublishesBodies):
-    """Publishes at most a hundred messages and ends when they are finished: request and reply.
-
-    The result then also has their `outcomes`. A message that ended as anything but success fails the task, without a
-    retry, with its id, result and class of error. The task waits five seconds in the worker, then in the triggerer.
-    Another try of the task, or a task that is cleared, publishes nothing, and waits for what an earlier try published;
-    a message whose body has changed is a new one. A `PgQueuePublishOperator` that is cleared publishes again; this
-    operator does not. The login also needs the role `messages_observer`. The options of the messages are
-    those of `PublishTask`.
-
-    :param dedup_key: a key under which each message is published once in `dedup_window`. By default it is made of the
-        task, the place of the message and its body, and is the same when the task is cleared. With a key of your own, a
-        message whose body has changed is not published either. None publishes in every try.
-    :param wait_timeout: fail the task when that takes longer in the triggerer.
-    """
-
-    rules: ClassVar[Mapping[str, Rule]] = {
-        **PublishesBodies.rules,
-        **COMPLETION_RULES,
-        "wait_timeout": optional(WAIT_TIMEOUT),
-    }
-    waits_for = "the ends of its messages in"
-    _has_one_key = False  # each message has its own, under which another try finds it
-    # For this header the database rings when the message is finished.
-    _own_headers: ClassVar[Mapping[str, Any]] = {"awaited": True}
-
-    def __init__(
-        self,
-        *,
-        message: Any = None,
-        messages: Messages | None = None,
-        wait_timeout: Duration | None = None,
-        follow_requeues: bool = False,
-        with_output: bool = False,
-        poll_interval: Duration = 10.0,
-        deferrable: bool = True,
-        **kwargs: Unpack[PublishArguments],
-    ) -> None:
-        super().__init__(**kwargs)
-        self.message = message
-        self.messages = messages
-        self.wait_timeout = wait_timeout
-        self.follow_requeues = follow_requeues
-        self.with_output = with_output
-        self.poll_interval = poll_interval
-        self.deferrable = deferrable
-        self.check_written()
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Publish, wait, and return what was published and what became of it."""
-        published = self._published(context)
-        ids, summary = published.all_ids, published.summary()
-        return summary | ({"outcomes": self._outcomes(ids, self.wait_timeout, summary=summary)} if ids else {})
-
-    def execute_complete(
-        self,
-        context: Context,
-        event: Any = None,
-        ids: Sequence[int] = (),
-        summary: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Return what was published, and what became of it."""
-        return {**(summary or {}), "outcomes": self._finished(ids)}
-
-    def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
-        """Publish each message under its own key."""
-        if number or len(texts) > FEW:
-            raise InvalidArgument(
-                f"more than {FEW} messages to wait for",
-                "Nothing was published. Map the task, or count the results of a reference instead.",
-            )
-        if self._dedup_key is None:
-            return super()._publish(conn, texts, number)
-        keys = [self._key_of(place, text) for place, text in enumerate(texts)]
-        return run(conn, self._statement(texts, *keys))
-
-    def _key_of(self, place: int, text: str) -> str:
-        if self._key_is_of_task:
-            # With the body: another one is another question, which no earlier try has asked.
-            return f"{self._dedup_key}/{place}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        return f"{self._dedup_key}/{place}" if place else str(self._dedup_key)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Required, Unpack
 
-from airflow.providers.common.compat.sdk import AirflowSensorTimeout, PokeReturnValue, conf
+from airflow.providers.common.compat.sdk import conf
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pgqueue.core import verbs
@@ -22,7 +23,7 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
+from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES
 from airflow_provider_pgqueue.triggers.watch import Doorbell
 
@@ -41,7 +42,7 @@ class DoorbellArguments(SensorArguments, total=False):
     retries: int | None
 
 
-class DoorbellSensor(QueueTask, ObjectSensor):
+class DoorbellSensor(ObjectSensor):
     """Waits for work in a queue, in the triggerer from beginning to end: it needs no worker slot at all.
 
     It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and topics, but no
@@ -113,7 +114,7 @@ class DoorbellSensor(QueueTask, ObjectSensor):
                 trigger_cls=classpath,
                 trigger_kwargs=arguments,
                 next_method="execute_complete",
-                timeout=self._patience,
+                timeout=timedelta(seconds=float(self.timeout)),
             )
 
     def _trigger(self, **how: Any) -> DoorbellTrigger:
@@ -123,37 +124,13 @@ class DoorbellSensor(QueueTask, ObjectSensor):
 
     def execute(self, context: Context) -> Any:
         """Return the doorbell as JSON text if there is work, else wait for it."""
-        self._warn_of_closed_queue()
-        if not self.deferrable:
-            try:
-                return super().execute(context)
-            except AirflowSensorTimeout as error:
-                raise AirflowSensorTimeout(self._waited_for()) from error
-        if doorbell := self._look():
-            self.log.info("queue %s has work: %s", self.queue_name, doorbell)
-            return json.dumps(doorbell)
-        trigger = self._waiting_trigger(ring_after=SAFE_TO_RESUME)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=self._patience)
-
-    def _waiting_trigger(self, ring_after: float = 0.0) -> DoorbellTrigger:
-        """Return the trigger; if the task has to resume in a worker, that is after so many seconds at the earliest."""
-        if self._needs_worker():
-            return self._trigger(end_task=False, ring_after=ring_after)
-        # The trigger also ends the task: resuming it would take a worker slot only to return a number.
-        return self._trigger(end_task=True, with_result=self.do_xcom_push)
+        for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues([self.queue_name])):
+            self.log.warning("%s", closed)
+        return super().execute(context)
 
     def execute_complete(self, context: Context, event: Doorbell) -> str:
         """Return the doorbell that the trigger heard."""
         return json.dumps(event)
-
-    def _warn_of_closed_queue(self) -> None:
-        for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues([self.queue_name])):
-            self.log.warning("%s", closed)
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
-        doorbell = self._look()
-        return PokeReturnValue(is_done=doorbell is not None, xcom_value=json.dumps(doorbell))
 
     def _look(self) -> Doorbell | None:
         watch = self._trigger().watch()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.common.compat.sdk import BaseSensorOperator
+from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
+from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core.argument import duration
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.tasks.task import CommonArguments
+from airflow_provider_pgqueue.tasks.task import CommonArguments, QueueTask
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 SENSOR_TIMEOUT: Final = duration(timedelta(0), timedelta(days=3660))
 
@@ -46,18 +52,50 @@ class SensorArguments(CommonArguments, total=False):
     never_fail: bool
 
 
-class ObjectSensor(BaseSensorOperator):
-    """A sensor whose `.output` is an object, while XCom has its JSON text."""
+class ObjectSensor(QueueTask, BaseSensorOperator):
+    """A sensor that looks first, then waits in the triggerer; `.output` is an object, while XCom has its JSON text.
+
+    With `deferrable=False` it looks in a worker, every `poke_interval`.
+    """
+
+    deferrable: bool
 
     @property
     def output(self) -> XComArg:
         """The result, for the arguments of another task."""
         return SensorResult(self)
 
-    @property
-    def _patience(self) -> timedelta:
-        return timedelta(seconds=float(self.timeout))
+    @abstractmethod
+    def _look(self) -> dict[str, Any] | None:
+        """Return what the sensor waits for, if it is there."""
 
-    def _needs_worker(self) -> bool:
-        """Return whether something has to happen at the end that a triggerer does not do."""
-        return bool(self.outlets or self.on_success_callback or self._post_execute_hook)
+    @abstractmethod
+    def _trigger(self, **how: Any) -> BaseTrigger:
+        """Return the trigger that waits in the triggerer."""
+
+    def execute(self, context: Context) -> Any:
+        """Return the JSON text of what the sensor waits for if it is there, else wait for it."""
+        if not self.deferrable:
+            try:
+                return super().execute(context)
+            except AirflowSensorTimeout as error:
+                raise AirflowSensorTimeout(self._waited_for()) from error
+        if (found := self._look()) is not None:
+            self.log.info("nothing to wait for: %s", found)
+            return json.dumps(found)
+        trigger = self._waiting_trigger(ring_after=SAFE_TO_RESUME)
+        timeout = timedelta(seconds=float(self.timeout))
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        found = self._look()
+        return PokeReturnValue(is_done=found is not None, xcom_value=json.dumps(found))
+
+    def _waiting_trigger(self, ring_after: float = 0.0) -> BaseTrigger:
+        """Return the trigger; if the task resumes in a worker, that is after so many seconds at the earliest."""
+        # If something has to happen at the end that a triggerer does not do. Else the trigger also ends the task:
+        # resuming it would take a worker slot only to return a number.
+        if self.outlets or self.on_success_callback or self._post_execute_hook:
+            return self._trigger(end_task=False, ring_after=ring_after)
+        return self._trigger(end_task=True, with_result=bool(self.do_xcom_push))

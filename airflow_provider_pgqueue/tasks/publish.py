@@ -112,7 +112,6 @@ class PublishTask(QueueTask):
     }
     batch_size: int = 1000
     one_transaction: bool = True
-    _own_headers: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -174,11 +173,6 @@ class PublishTask(QueueTask):
             )
         if self.visible_at is not None and self.delay:
             raise InvalidArgument("delay and visible_at are given", "Give one of them.")
-        for name in self._own_headers:
-            if isinstance(self.headers, Mapping) and name in self.headers:
-                raise InvalidArgument(
-                    f"headers has {name!r}, which this task sets itself", "Leave it out, or give it another name."
-                )
 
     def _published(self, context: Context) -> Published:
         self._take_arguments(context)
@@ -197,24 +191,15 @@ class PublishTask(QueueTask):
         task = task_of(context)
         self.reference = task if self.reference == _OF_THE_TASK else self.reference
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Whoever
-        # clears a task raises its max_tries, and wants it to publish; one that continues or waits finds what it began.
-        of_task = f"{task}/{context['ti'].max_tries}" if self._has_one_key else task
+        # clears a task raises its max_tries, and wants it to publish; one that continues finds what it began.
+        of_task = f"{task}/{context['ti'].max_tries}" if self.one_transaction else task
         self._dedup_key = of_task if self._key_is_of_task else self.dedup_key
-        self._headers = {
-            **(headers_of(context) if self.origin else {}),
-            **(self.headers or {}),
-            **self._own_headers,
-        }
+        self._headers = {**(headers_of(context) if self.origin else {}), **(self.headers or {})}
 
     @property
     def _key_is_of_task(self) -> bool:
         """Whether the dedup key is made of the identity of the task, and is not one of the user."""
         return self.dedup_key == _OF_THE_TASK
-
-    @property
-    def _has_one_key(self) -> bool:
-        """Whether only the first message has the key: it stands for all, which are one transaction."""
-        return self.one_transaction
 
     def _publish_all(self) -> Published:
         """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
@@ -228,7 +213,7 @@ class PublishTask(QueueTask):
                 # The key is that of the first message; it commits together with the others of its batch.
                 with conn.transaction():
                     published.add(self._publish(conn, batch, number))
-                if self._has_one_key and published.duplicate_of and self.on_conflict == "skip":
+                if self.one_transaction and published.duplicate_of and self.on_conflict == "skip":
                     published.duplicates = len(batch)
                     break
                 if time.monotonic() - said_at >= TUNING.say_every:
@@ -279,9 +264,9 @@ class PublishTask(QueueTask):
 
     def _warn_of_duplicates(self, published: Published) -> None:
         number, more, given = published.duplicates, "", getattr(self, "messages", None)
-        if self._has_one_key and isinstance(given, list | tuple):
+        if self.one_transaction and isinstance(given, list | tuple):
             number = len(given)
-        elif self._has_one_key and number == self.batch_size:
+        elif self.one_transaction and number == self.batch_size:
             more = " and all that follow"
         self.log.warning(
             "queue %s: not published: %s%s, because an earlier publish, which began with message %s, had the same "

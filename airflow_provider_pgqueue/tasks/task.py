@@ -194,13 +194,14 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
         limit = getattr(self, name)
-        subject = (
-            f"{self.waits_for} queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
-        )
         return (
-            f"waited for {subject}{f' ({chosen})' if chosen else ''} until the {name} of {as_timedelta(limit)} was "
-            f"over. {self._why_nothing_came(queue_name)}"
+            f"waited for {self._awaited}{f' ({chosen})' if chosen else ''} until the {name} of {as_timedelta(limit)} "
+            f"was over. {self._why_nothing_came(queue_name)}"
         )
+
+    @property
+    def _awaited(self) -> str:
+        return f"{self.waits_for} queue {getattr(self, 'queue_name', None)!r}"
 
     def _why_nothing_came(self, queue_name: str | None) -> str:
         """Say what is wrong with the queue that the task waited for, or what to do if nothing is."""

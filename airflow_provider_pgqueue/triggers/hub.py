@@ -23,7 +23,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, MESSAGE_FINISHED, NEW_MESSAGE
+from airflow_provider_pgqueue.core.channels import DEAD_MESSAGE, NEW_MESSAGE
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect_async
 from airflow_provider_pgqueue.core.errors import (
@@ -103,9 +103,9 @@ class _Pace:
     failures: int = 0
     at: float = -math.inf
 
-    def record(self, took: float, now: float) -> float:
+    def record(self, took: float, now: float, at_least: float) -> float:
         """Return the pause after a question that took so long."""
-        pause = min(took * 2.0 ** min(self.failures, 10), _RAREST)
+        pause = max(min(took * 2.0 ** min(self.failures, 10), _RAREST), at_least)
         # Looks are so far apart in any case.
         self.at = now + pause if pause > self.min_gap else -math.inf
         return pause
@@ -124,7 +124,7 @@ class _Hub:
             self._look,
             min_gap=times.min_gap,
             deadline=None,
-            channels=(NEW_MESSAGE, DEAD_MESSAGE, MESSAGE_FINISHED),
+            channels=(NEW_MESSAGE, DEAD_MESSAGE),
             name=f"Airflow connection {conn_id!r}",
         )
         self._known: dict[str, Any] | None = None
@@ -256,12 +256,12 @@ class _Hub:
                 self._apart.add(asked[0].question)
                 return [timedelta(0)]
             pace.failures += 1
-            pause = pace.record(clock() - began, clock())
+            pause = pace.record(clock() - began, clock(), asked[0].watch.asks_every)
             for waiter in asked:
                 waiter.see_slow(clock() - began, pause)
             return [timedelta(seconds=pause)]
         pace.failures = 0
-        pace.record(clock() - began, clock())
+        pace.record(clock() - began, clock(), asked[0].watch.asks_every)
         return wishes
 
     async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter]) -> list[timedelta]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.message import DeadQueue, MessageOutcome, ReadyQueue
+from airflow_provider_pgqueue.core.message import RESULTS, DeadQueue, OutcomeCount, ReadyQueue
 from airflow_provider_pgqueue.core.verbs import Statement
 
 Doorbell = dict[str, Any]
@@ -52,6 +52,11 @@ class Watch(ABC):
     def is_filtered(self) -> bool:
         """Whether it leaves messages out by their topic; each message that it leaves out is read."""
         return False
+
+    @property
+    def asks_every(self) -> float:
+        """The seconds between two looks, whatever rings meanwhile."""
+        return 0.0
 
     @property
     def keys(self) -> Collection[Hashable]:
@@ -173,43 +178,48 @@ class DeadMessageWatch(Watch):
 
 @dataclass(slots=True, kw_only=True)
 class OutcomeWatch(Watch):
-    """Waits until all these messages are finished; with `follow_requeues`, those that repeat them."""
+    """Waits until messages are finished: those with these `ids`, or `expected` of them with this `reference`.
+
+    No notification tells of that, so it is asked every `poll_interval` seconds. The doorbell has the number of messages
+    for each of the `RESULTS`, and for `unknown`.
+    """
 
     of_queue: ClassVar[bool] = False
 
-    ids: Sequence[int]
+    ids: Sequence[int] | None = None
+    reference: str | None = None
+    expected: int | None = None
     follow_requeues: bool = False
 
     @property
     def question(self) -> Hashable:
-        return type(self), self.follow_requeues
+        ids = None if self.ids is None else tuple(self.ids)
+        return type(self), ids, self.reference, self.queue_name, self.follow_requeues
+
+    @property
+    def asks_every(self) -> float:
+        return self.poll_interval
 
     @property
     def keys(self) -> Collection[Hashable]:
-        return self.ids
+        return (None,)
 
     @staticmethod
     def key_of(row: Any) -> Hashable:
-        key: int = row.id
-        return key
+        return None
 
     @classmethod
-    def ask(cls, watches: Collection[Self]) -> Statement[list[MessageOutcome]]:
-        any_one = next(iter(watches))
-        ids = sorted({id_ for watch in watches for id_ in watch.ids})
-        return verbs.message_outcomes(ids, follow_requeues=any_one.follow_requeues)
+    def ask(cls, watches: Collection[Self]) -> Statement[list[OutcomeCount]]:
+        one = next(iter(watches))
+        return verbs.outcome_counts(
+            one.ids,
+            reference=one.reference,
+            queue_name=one.queue_name or None,
+            follow_requeues=one.follow_requeues,
+        )
 
-    def _judge(self, rows: Sequence[MessageOutcome], since_ring: float) -> tuple[Doorbell | None, bool]:
-        if any(row.result is None for row in rows):
+    def _judge(self, rows: Sequence[OutcomeCount], since_ring: float) -> tuple[Doorbell | None, bool]:
+        counts = {row.result: row.number for row in rows}
+        if None in counts or sum(counts.values()) < (self.expected or 0):
             return None, False
-        return {"outcomes": [summary_of(row) for row in rows]}, True
-
-
-def summary_of(outcome: MessageOutcome) -> dict[str, Any]:
-    """Return what an event and a result say of a message: numbers and names, and nothing of what was in it."""
-    return {
-        "message_id": outcome.id,
-        "queue_name": outcome.queue_name,
-        "result": outcome.result,
-        "attempts": outcome.attempts,
-    } | ({"repeated_as": outcome.last_id} if outcome.last_id != outcome.id else {})
+        return {**dict.fromkeys(RESULTS, 0), **counts}, True

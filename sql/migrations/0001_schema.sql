@@ -829,7 +829,7 @@ COMMENT ON COLUMN messages.audit.request IS 'What audited() was asked by, so tha
 
 -- What after_archive() has to know about a message that was archived.
 CREATE TYPE messages.ended_message AS (
-    id bigint, archived_at timestamptz, queue_name text, result text, fingerprint text, requeues smallint, group_key text, awaited boolean
+    id bigint, archived_at timestamptz, queue_name text, result text, fingerprint text, requeues smallint, group_key text
 );
 COMMENT ON TYPE messages.ended_message IS 'A message that was just archived, without its body.';
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -31,7 +32,6 @@ from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDead
 from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishOperator,
     PgQueuePublishQueryOperator,
-    PgQueueRequestOperator,
 )
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
@@ -80,22 +80,6 @@ def test_a_dispatcher_that_a_template_gives_its_own_dag_is_refused_before_anythi
     with pytest.raises(InvalidArgument, match=OWN):
         run(dispatch)
     assert conn.execute("SELECT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
-
-
-# A sensor for one message that is given several -----------------------------------------------------------------------
-
-
-def test_a_sensor_does_not_wait_for_the_first_of_several_messages(conn_id: str, queue: Queue, run: Run) -> None:
-    publish = PgQueuePublishOperator(task_id="publish", queue_name=queue("orders"), messages=[1, 2])
-    two, again = run(publish), run(publish)
-    with pytest.raises(InvalidArgument, match=r"^message_id is .*'published': 2.*PgQueueRequestOperator"):
-        PgQueueOutcomeSensor(task_id="wait", message_id=two)
-    assert again["duplicate_of"] == two["first_id"]
-    with pytest.raises(InvalidArgument, match=r"^message_id is .*PgQueueRequestOperator"):
-        PgQueueOutcomeSensor(task_id="wait", message_id=again)
-    one = run(PgQueuePublishOperator(task_id="publish_one", queue_name="orders", message=1))
-    assert PgQueueOutcomeSensor(task_id="wait", message_id=one).message_id == one
-    assert "several" not in run(PgQueuePublishOperator(task_id="publish_one", queue_name="orders", message=1))
 
 
 # A handler by name that cannot be called ------------------------------------------------------------------------------
@@ -197,7 +181,7 @@ def test_a_uri_that_only_the_task_knows_is_not_repeated_either(
     assert "SECRET" not in "".join(traceback.format_exception(error.value))
     airflow_connection(dsn, "pooled", extra={"listen_conn_id": URIS[0]})
     with pytest.raises(AirflowNotFoundException, match="is a URI") as error:
-        PgQueueHook("pooled").connect_to_listen()
+        asyncio.run(PgQueueHook("pooled").alisten_arguments())
     assert "SECRET" not in "".join(traceback.format_exception(error.value))
 
 
@@ -257,13 +241,6 @@ def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
 def test_a_publish_that_would_do_something_else_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         PgQueuePublishOperator(**{"task_id": "publish", "queue_name": "orders"} | given)
-
-
-def test_the_header_for_which_the_database_rings_is_not_overwritten() -> None:
-    given = {"task_id": "ask", "queue_name": "orders", "message": 1}
-    with pytest.raises(InvalidArgument, match=r"^headers has 'awaited', which this task sets itself\. Leave it out"):
-        PgQueueRequestOperator(**given, headers={"awaited": "by me"})
-    PgQueueRequestOperator(**given, headers={"wanted": "by me"})
 
 
 def test_messages_that_another_task_did_not_return_are_told_as_that(
@@ -375,8 +352,8 @@ TIMED_OUT = {"error": "Trigger timeout"}
             r"dead messages of queue 'orders' \(results=\['failed'\]\) until the timeout of 0:01:30",
         ),
         (
-            lambda: PgQueueOutcomeSensor(task_id="t", message_id=7, timeout=1),
-            r"message 7 until the timeout of 0:00:01",
+            lambda: PgQueueOutcomeSensor(task_id="t", ids=7, timeout=1),
+            r"the end of message 7 until the timeout of 0:00:01",
         ),
         (
             lambda: PgQueueConsumeOperator(
@@ -388,12 +365,6 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 wait_timeout=timedelta(hours=1),
             ),
             r"messages of queue 'orders' \(topic='a\.#'\) until the wait_timeout of 1:00:00",
-        ),
-        (
-            lambda: PgQueueRequestOperator(
-                task_id="t", queue_name="orders", message=1, wait_timeout=timedelta(hours=1)
-            ),
-            r"the ends of its messages in queue 'orders' until the wait_timeout of 1:00:00",
         ),
         (
             lambda: PgQueueDispatchOperator(
@@ -442,7 +413,7 @@ tasks = [
     PgQueueConsumeOperator(task_id="a", queue_name="q", apply_function=print),
     PgQueueDispatchDeadOperator(task_id="b", queue_name="q", trigger_dag_id="d"),
     PgQueueMessageSensor(task_id="c", queue_name="q"),
-    PgQueueOutcomeSensor(task_id="d", message_id=1),
+    PgQueueOutcomeSensor(task_id="d", ids=1),
     PgQueuePublishOperator(task_id="e", queue_name="q", message=1),
 ]
 print("retries", [task.retries for task in tasks])

@@ -595,7 +595,7 @@ def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
         tasks = [consume(apply_function=judge), publish(message=1), repair(), PgQueueUpkeepOperator(task_id="upkeep")]
         tasks += [
             PgQueueMessageSensor(task_id="wait", queue_name="orders"),
-            PgQueueOutcomeSensor(task_id="hear", message_id=1),
+            PgQueueOutcomeSensor(task_id="hear", ids=1),
         ]
         tasks += [PgQueueDispatchDeadOperator(task_id="mend", queue_name="orders", trigger_dag_id="mend")]
         mapped: Any = PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a"])

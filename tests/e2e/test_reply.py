@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -17,7 +20,7 @@ Connection = psycopg.Connection[Any]
 SECRET = "pear-in-a-question"
 
 
-def test_a_reply_ends_one_task_in_the_triggerer_and_fails_another_whose_log_says_why(
+def test_outcomes_end_one_task_in_the_triggerer_and_fail_another_whose_log_says_why(
     stack: Stack, queue_conn: Connection, cluster: Cluster
 ) -> None:
     run(queue_conn, verbs.create_queue("e2e_questions"))
@@ -30,30 +33,54 @@ def test_a_reply_ends_one_task_in_the_triggerer_and_fails_another_whose_log_says
     def both_wait() -> bool:
         now = {name: one["state"] for name, one in tasks().items()}
         assert "failed" not in now.values(), now
-        return (now.get("ask"), now.get("hear")) == ("deferred", "deferred")
+        return (now.get("finished"), now.get("hear")) == ("deferred", "deferred")
 
     until(both_wait, timeout=PATIENCE, what="tasks that wait for their messages", tell=tasks)
-    asked: list[int] = []
 
     def answer(message: Message) -> Rejected | None:
-        if message.reference != f"e2e_ask/{run_id}/ask/-1":
-            return None
-        asked.append(message.id)
-        return Rejected(SECRET)
+        return Rejected(SECRET) if message.reference == run_id else None
 
     Consumer(queue_name="e2e_questions", handle=answer).drain(queue_conn)
     assert stack.client.wait_for_run("e2e_ask", run_id) == "failed"
     ended = tasks()
-    assert [(ended[name]["state"], ended[name]["try_number"]) for name in ("hear", "ask")] == [
+    assert [(ended[name]["state"], ended[name]["try_number"]) for name in ("hear", "finished")] == [
         ("success", 1),
         ("failed", 1),
     ]
     # Text for tasks; the API reads it as an object.
-    assert stack.client.xcom("e2e_ask", run_id, "hear")["result"] == "success"
-    said = stack.client.log("e2e_ask", run_id, "ask")
-    assert f"message {asked[0]} of queue e2e_questions ended as rejected" in said
+    assert stack.client.xcom("e2e_ask", run_id, "hear")["success"] == 2
+    assert f"messages with reference '{run_id}'; found 1 rejected" in stack.client.log("e2e_ask", run_id, "finished")
     # The run has its parameters, and the log of the server what is wrong with statements.
     assert places_of(SECRET, stack, cluster) == ["dag_run"]
+
+
+def test_in_dag_test_a_sensor_waits_and_its_counts_reach_the_next_task(stack: Stack, queue_conn: Connection) -> None:
+    run(queue_conn, verbs.create_queue("e2e_in_line"))
+    stack.client.wait_for_dag("e2e_in_line")
+    command = [sys.executable, "-c", "from e2e_reply import in_line; print('ENDED', in_line.test().state)"]
+    with (
+        subprocess.Popen(
+            command, cwd=stack.dags, env=stack.env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as program,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        said = pool.submit(lambda: program.communicate()[0])
+        # The sensor has looked, and its trigger waits.
+        until(
+            lambda: (
+                queue_conn.execute(
+                    "SELECT FROM pg_stat_activity WHERE application_name = 'pgqueue:listener'"
+                    " AND query LIKE '%outcome_counts%' AND pid <> pg_backend_pid()"
+                ).rowcount
+                or said.done()
+            ),
+            timeout=PATIENCE,
+            what="a trigger that looks",
+        )
+        Consumer(queue_name="e2e_in_line", handle=lambda message: None).drain(queue_conn)
+        text = said.result()
+    assert "COUNTED 2 0" in text, text[-3000:]
+    assert "ENDED success" in text.replace("DagRunState.SUCCESS", "success")
 
 
 def test_the_example_gets_its_answer(stack: Stack) -> None:

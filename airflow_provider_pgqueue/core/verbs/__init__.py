@@ -10,6 +10,7 @@ from airflow_provider_pgqueue.core.statement import (
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
     message_outcomes as message_outcomes,
+    outcome_counts as outcome_counts,
     search_messages as search_messages,
 )
 from airflow_provider_pgqueue.core.verbs.audit import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from airflow_provider_pgqueue.core.message import MessageOutcome, Row
+from airflow_provider_pgqueue.core.message import MessageOutcome, OutcomeCount, Row
 from airflow_provider_pgqueue.core.statement import Statement, list_of
 
 
@@ -17,6 +17,21 @@ def message_outcomes(
     With `follow_requeues`, of the latest message that repeats each; then a dead one without a remedy is not finished.
     """
     return Statement("message_outcomes", locals(), list_of(MessageOutcome))
+
+
+def outcome_counts(
+    ids: Collection[int] | None = None,
+    *,
+    reference: str | None = None,
+    queue_name: str | None = None,
+    follow_requeues: bool = False,
+) -> Statement[list[OutcomeCount]]:
+    """Return how many messages ended with each result: of these ids, or with this reference, in one queue or all.
+
+    By reference, a message that was requeued counts as the one that repeats it. `follow_requeues` is that of
+    `message_outcomes`.
+    """
+    return Statement("outcome_counts", locals(), list_of(OutcomeCount))
 
 
 def search_messages(

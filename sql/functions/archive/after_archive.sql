@@ -12,8 +12,8 @@ BEGIN
     LOOP
         RAISE WARNING 'dead message: archive id %, queue %, result %', dead.id, dead.queue_name, dead.result;
     END LOOP;
-    PERFORM pg_notify(CASE WHEN e.fingerprint IS NULL THEN 'message_finished' ELSE 'dead_message' END, min(e.id)::text) FROM unnest(ended) e
-      WHERE (e.fingerprint IS NOT NULL OR e.awaited) AND NOT messages.rings_are_paused() GROUP BY e.queue_name, e.fingerprint IS NULL;
+    PERFORM pg_notify('dead_message', min(e.id)::text) FROM unnest(ended) e
+      WHERE e.fingerprint IS NOT NULL AND NOT messages.rings_are_paused() GROUP BY e.queue_name;
     -- A dead head that blocks its group stays its head until it is requeued or dismissed.
     PERFORM messages.next_of_groups(q.queue_name, array_agg(DISTINCT e.group_key))
        FROM unnest(ended) e JOIN messages.queue q ON q.queue_name = e.queue_name
@@ -21,4 +21,4 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.after_archive(messages.ended_message[]) IS
-    'Does what follows when messages were archived: puts dead ones on the work list, warns of each in the server log and rings dead_message with the first archive id of each queue; rings message_finished, with the first id of each queue, for a success or a cancelled message that somebody waits for; gives the next message of each group its turn.';
+    'Does what follows when messages were archived: puts dead ones on the work list, warns of each in the server log and rings dead_message with the first archive id of each queue; gives the next message of each group its turn.';

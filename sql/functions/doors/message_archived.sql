@@ -12,7 +12,7 @@ BEGIN
     PERFORM messages.after_archive(array_agg(ROW(
         a.id, a.archived_at, a.queue_name, a.result,
         CASE WHEN a.result NOT IN ('success', 'cancelled') THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,
-        a.requeues, a.group_key, a.headers ? 'awaited')::messages.ended_message)) FROM archived a;
+        a.requeues, a.group_key)::messages.ended_message)) FROM archived a;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_archived() IS

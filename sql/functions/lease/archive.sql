@@ -44,11 +44,11 @@ BEGIN
                CASE WHEN result NOT IN ('success', 'cancelled') THEN messages.fingerprint(result, details, failure) END,
                CASE WHEN result NOT IN ('success', 'cancelled') THEN steps END, headers, message
           FROM judged
-        RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited)
+        RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key)
     SELECT a.id FROM archived a
-     WHERE CASE WHEN a.fingerprint IS NOT NULL OR a.group_key IS NOT NULL OR a.awaited
+     WHERE CASE WHEN a.fingerprint IS NOT NULL OR a.group_key IS NOT NULL
                 THEN (SELECT messages.after_archive(ARRAY(SELECT ROW(e.*)::messages.ended_message FROM archived e
-                                                           WHERE e.fingerprint IS NOT NULL OR e.group_key IS NOT NULL OR e.awaited)))
+                                                           WHERE e.fingerprint IS NOT NULL OR e.group_key IS NOT NULL)))
                 ELSE true END;
 END $$;
 COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS

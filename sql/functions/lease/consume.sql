@@ -54,10 +54,10 @@ BEGIN
             SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, least(g.attempts + 1, 32767), g.requeues, g.queue_name,
                    'success', coalesce(left(consume.handled_by, 1024), session_user), g.reference, g.topic, g.group_key, g.headers, g.message
               FROM gone g
-            RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited),
+            RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key),
         ended AS (
             SELECT messages.after_archive(array_agg(ROW(a.*)::messages.ended_message))
-              FROM archived a WHERE a.group_key IS NOT NULL OR a.awaited HAVING count(*) > 0)
+              FROM archived a WHERE a.group_key IS NOT NULL HAVING count(*) > 0)
         SELECT g.id, g.queue_name, g.message, g.headers, g.reference, g.topic, g.group_key, g.priority,
                least(g.attempts + 1, 32767)::smallint, g.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
           FROM gone g WHERE (SELECT count(*) FROM moved) + (SELECT count(*) FROM ended) >= 0;

@@ -24,7 +24,7 @@ BEGIN
             SELECT CASE WHEN g.lock_expires_at IS NULL THEN 'expired' ELSE 'lock_expired' END AS result,
                    CASE WHEN g.lock_expires_at IS NULL THEN format('not handled by %s', g.expires_at)
                         ELSE format('the lease ended at %s without a result', g.lock_expires_at) END AS details) why
-        RETURNING a.id, a.archived_at, a.queue_name, a.result, a.fingerprint, a.requeues, a.group_key, a.headers ? 'awaited' AS awaited)
+        RETURNING a.id, a.archived_at, a.queue_name, a.result, a.fingerprint, a.requeues, a.group_key)
     SELECT array_agg(ROW(a.*)::messages.ended_message) INTO ended FROM archived a;
     PERFORM messages.after_archive(ended) WHERE ended IS NOT NULL;
     RETURN coalesce(cardinality(ended), 0);

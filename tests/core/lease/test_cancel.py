@@ -66,15 +66,6 @@ def test_the_next_of_the_group_follows_a_cancelled_one(conn: Connection, queue: 
     assert [message.id for message in run(conn, verbs.lease("orders", max_messages=10))] == [third]
 
 
-def test_whoever_awaits_a_message_hears_that_it_was_cancelled(conn: Connection, connect: Connect, queue: Queue) -> None:
-    queue("orders")
-    listener = connect()
-    listener.execute("LISTEN message_finished")
-    id_ = run(conn, verbs.publish("orders", 1, headers={"awaited": True}))
-    run(conn, verbs.cancel("orders", [id_]))
-    assert [heard.payload for heard in listener.notifies(timeout=5, stop_after=1)] == [str(id_)]
-
-
 def test_the_history_counts_what_was_cancelled_and_not_as_dead(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.upkeep())

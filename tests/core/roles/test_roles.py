@@ -102,6 +102,7 @@ VERBS = {
     "status": ("SELECT messages.status()", "consumer observer admin"),
     "ready_queues": ("SELECT messages.ready_queues()", "consumer observer admin"),
     "closed_queues": ("SELECT messages.closed_queues(ARRAY['orders'])", "consumer observer admin"),
+    "outcome_counts": ("SELECT messages.outcome_counts(reference => 'a')", "consumer observer admin"),
     "message_outcomes": ("SELECT messages.message_outcomes(ARRAY[1])", "consumer observer admin"),
     "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
     "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
@@ -359,6 +360,14 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
         assert names(bob, query) == {"orders"}, query
         if "granted" not in query:
             assert {"orders", "bills"} <= names(conn, query), query
+
+
+def test_a_team_counts_its_own_messages_of_a_reference(conn: Connection, bob: Connection) -> None:
+    for queue_name in ("orders", "bills"):
+        run(conn, verbs.publish(queue_name, 1, reference="monday"))
+    assert [one.number for one in run(bob, verbs.outcome_counts(reference="monday"))] == [1]
+    with pytest.raises(PermissionDenied):
+        run(bob, verbs.outcome_counts(reference="monday", queue_name="bills"))
 
 
 def test_a_team_does_not_learn_what_a_message_of_another_was_requeued_as(conn: Connection, bob: Connection) -> None:

@@ -128,6 +128,29 @@ def test_what_became_of_messages_is_found_by_their_ids(
     assert not re.search(r"Seq Scan on (messages\.)?message", plan)
 
 
+@pytest.mark.parametrize("analysed", [False, True])
+def test_messages_of_a_reference_are_counted_along_its_index(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]], analysed: bool
+) -> None:
+    queue("orders")
+    for reference in ("sunday", "monday"):
+        conn.execute(
+            "SELECT messages.publish_batch('orders', (SELECT jsonb_agg(n) FROM generate_series(1, 2000) n),"
+            ' "references" => array_fill(%s::text, ARRAY[2000]))',
+            [reference],
+        )
+    conn.execute(
+        "SELECT messages.archive(l.lock_token, array_agg(l.id)) FROM messages.lease('orders', 3000) l"
+        " GROUP BY l.lock_token"
+    )
+    if analysed:
+        conn.execute("ANALYZE messages.message_rows, messages.archive_rows")
+    plan = only(plans("SELECT messages.outcome_counts(reference => 'monday')"), "reach AS")
+    assert "message_reference_idx" in plan
+    assert re.search(r"message_archive_\d+_reference_idx", plan)
+    assert not re.search(r"Seq Scan on (messages\.)?(message|archive)", plan)
+
+
 @pytest.mark.parametrize("collation", ["C", "POSIX"])  # "C" is that of session_user and of all names in the catalog
 def test_the_collation_of_an_argument_changes_no_plan(
     conn: Connection, queue: Queue, plans: Callable[[str], list[str]], collation: str
