@@ -92,29 +92,18 @@ def _dead(conn: Connection, name: str, given: Form) -> dict[str, Any]:
 def _unfinished(
     otherwise: str, fits: Callable[[Row], bool] = lambda message: True
 ) -> Callable[[Connection, str, Form], dict[str, Any]]:
-    """Return what finds the priority of an unfinished message that `fits`, and raises 409 if it is `otherwise`."""
+    """Return what raises 409 unless the message is unfinished and `fits`: it is `otherwise`."""
 
     def about(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-        for message in rows_of(conn, "unfinished_message", id=int(given["id"])):
-            if fits(message):
-                return {"priority": message["priority"]}
-        raise HTTPException(409, f"Message {given['id']} is {otherwise}.")
+        if not any(map(fits, rows_of(conn, "unfinished_message", id=int(given["id"])))):
+            raise HTTPException(409, f"Message {given['id']} is {otherwise}.")
+        return {}
 
     return about
 
 
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     return {"queue_name": name, "message": _body(form), "reference": fields.text(form, "reference")}
-
-
-def _change(conn: Connection, name: str, form: Form) -> dict[str, Any]:
-    """Return what is written in the form; what is left empty stays as it is."""
-    to = {
-        "priority": fields.value("priority", text, "smallint") if (text := fields.text(form, "priority")) else None,
-        "delay": fields.value("delay", text, "interval") if (text := fields.text(form, "delay")) else None,
-        "message": _body(form) if form.get("body", "").strip() else None,
-    }
-    return _one(conn, name, form) | {key: value for key, value in to.items() if value is not None}
 
 
 def _body(form: Form) -> JsonText:
@@ -248,18 +237,6 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         about=_unfinished("finished: there is nothing to cancel"),
         danger=True,
         nothing="Nothing was done: it is finished by now.",
-    ),
-    "change": Action(
-        "Change this message?",
-        "Change it",
-        "What you leave empty stays as it is. The message keeps its place in the order, and in its group.",
-        "change",
-        _change,
-        "Changed {n}.",
-        about=_unfinished(
-            "leased or finished: there is nothing to change", lambda message: message["lock_expires_at"] is None
-        ),
-        nothing="Nothing was done: it is leased or finished by now.",
     ),
 }
 

@@ -2,7 +2,6 @@
 WITH verb (name, needs, privilege) AS (
     VALUES ('publish', 'messages_publisher', 'publish'), ('requeue_dead', 'messages_consumer', 'consume'),
            ('dismiss_dead', 'messages_consumer', 'consume'), ('release_messages', 'messages_consumer', 'consume'), ('cancel', 'messages_consumer', 'consume'),
-           ('change', 'messages_consumer', 'consume'),
            ('pause_queue', 'messages_admin', NULL), ('resume_queue', 'messages_admin', NULL),
            ('purge_queue', 'messages_admin', NULL), ('alter_queue', 'messages_admin', NULL))
 SELECT v.name AS verb,

@@ -63,14 +63,12 @@ def entries(conn: Connection) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def paths(conn: Connection, dead: list[int]) -> dict[str, str]:
     """The path of each action."""
-    query = "SELECT id FROM messages.message ORDER BY lock_expires_at"
-    (leased,), (waiting,) = conn.execute(query).fetchall()
+    ((leased,),) = conn.execute("SELECT id FROM messages.message WHERE lock_expires_at IS NOT NULL").fetchall()
     of_messages = {"requeue one": "requeue", "dismiss one": "dismiss"}
     return (
         {action: f"/queues/orders/{action}" for action in QUEUE_ACTIONS}
         | {name: f"/messages/{dead[0]}/{action}" for name, action in of_messages.items()}
         | {name: f"/messages/{leased}/{name}" for name in ("release", "cancel")}
-        | {"change": f"/messages/{waiting}/change"}
     )
 
 
@@ -86,7 +84,6 @@ ENTRIES = {
     "dismiss one": ("dismiss_dead", 1),
     "release": ("release_messages", 1),
     "cancel": ("cancel", 1),
-    "change": ("change", 1),
 }
 
 
@@ -368,30 +365,6 @@ def test_a_body_is_published_and_shown_with_every_digit(browse: Browse, conn: Co
         assert row[1], body
         page = html.unescape(client.get(f"/messages/{row[0]}?body=1").text).partition('<pre id="body"')[2]
         assert re.sub(r"\s", "", row[2]) in re.sub(r"\s", "", page.partition("</pre>")[0])
-
-
-def test_what_is_left_empty_in_the_form_of_a_change_stays_as_it_is(
-    browse: Browse, conn: Connection, dead: list[int], paths: dict[str, str]
-) -> None:
-    client, path = browse(may_act=True), paths["change"]
-    query = "SELECT message::text, priority, visible_at > clock_timestamp() FROM messages.message WHERE id = %s"
-    for written, now in [
-        ({"priority": "8", "body": ""}, ("2", 8, False)),
-        ({"delay": "1h30m", "body": ""}, ("2", 8, True)),
-        ({"delay": "0s", "body": "[1.10]"}, ("[1.10]", 8, False)),
-    ]:
-        assert told(send(client, path, form_of(client, path, **written))) == "Changed 1 message."
-        assert conn.execute(query, [int(path.split("/")[2])]).fetchone() == now
-    for bad, says in [
-        ({"body": ""}, "nothing is to be changed"),
-        ({"priority": "high", "body": ""}, "priority is &#39;high&#39;"),
-        ({"priority": "12", "body": ""}, "priority is 12"),
-        ({"delay": "soon", "body": ""}, "delay: "),
-        ({"body": "{"}, "the body is not JSON"),
-    ]:
-        page = send(client, path, form_of(client, path, **bad))
-        assert page.status_code == 400
-        assert says in page.text
 
 
 def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead: list[int]) -> None:

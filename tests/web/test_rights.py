@@ -19,7 +19,7 @@ Queue = Callable[..., str]
 OF_QUEUES = {"pause", "publish", "policy", "purge", "requeue", "dismiss"}
 ROLES = {
     "messages_observer": set(),
-    "messages_observer, messages_consumer": {"requeue", "dismiss", "release", "cancel", "change"},
+    "messages_observer, messages_consumer": {"requeue", "dismiss", "release", "cancel"},
     "messages_observer, messages_publisher": {"publish"},
     "messages_observer, messages_consumer, messages_publisher": {
         "publish",
@@ -27,9 +27,8 @@ ROLES = {
         "dismiss",
         "release",
         "cancel",
-        "change",
     },
-    "messages_admin": {*OF_QUEUES, "release", "cancel", "change"},
+    "messages_admin": {*OF_QUEUES, "release", "cancel"},
 }
 Login = Callable[[str], str]
 
@@ -72,7 +71,7 @@ def test_what_the_login_may_not_do_is_not_offered_and_what_it_lacks_is_named(
     assert offered(found["queue"]) == may & OF_QUEUES
     assert offered(found["dead"]) == may & {"requeue", "dismiss"}
     assert offered(found["leased"]) == may & {"release", "cancel"}
-    assert offered(found["waiting"]) == may & {"cancel", "change"}
+    assert offered(found["waiting"]) == may & {"cancel"}
     for page in found.values():
         assert ("GRANT messages_admin TO page_login" in page) == (groups != "messages_admin")
         assert ("GRANT messages_consumer TO page_login" in page) == ("requeue" not in may)
