@@ -22,11 +22,11 @@ OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignor
 	--ignore=tests/core/upkeep/test_pg_cron.py \
 	--ignore=tests/core/package/test_testing_plugin.py --ignore=tests/core/package/test_wheel.py --ignore=tests/core/cli/test_docs.py
 # What takes long alone: the walk of `make states`, one through pairs of verbs, and what calls cost among 100,000 messages;
-# copies of whole servers, installations that wait for each other, upgrades under a load, and a pooler; a year
-# of each schedule, thousands of outcomes for a breaker, a signal at each line of a worker, and a minute of pg_cron.
+# copies of whole servers, installations that wait for each other, upgrades under a load, and a pooler;
+# thousands of outcomes for a breaker, a signal at each line of a worker, and a minute of pg_cron.
 FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state_machine.py \
 	whole/test_costs.py lease/test_pairs.py lease/test_locks.py queues/test_many_queues.py install/test_copies.py \
-	install/test_upgrade.py connection/test_pooler.py upkeep/test_schedules.py \
+	install/test_upgrade.py connection/test_pooler.py \
 	consumer/test_breaker.py consumer/test_interruptions.py) \
 	--deselect=tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
 # On the second server what a version of PostgreSQL can change: the promises, the catalog and who may what, plans and costs,
@@ -43,7 +43,7 @@ OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/co
 CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_archive.py tests/core/lease/test_groups.py \
 	tests/core/upkeep/test_health.py tests/core/archive/test_outcomes.py tests/core/queues/test_policy.py tests/core/publish/test_publish.py \
-	tests/core/roles/test_runs.py tests/core/upkeep/test_schedules.py tests/export tests/spark/test_export.py \
+	tests/core/roles/test_runs.py tests/export tests/spark/test_export.py \
 	tests/spark/test_progress.py
 
 # One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.

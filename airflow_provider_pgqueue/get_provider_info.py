@@ -28,7 +28,6 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules(
             "operators.setup",
             "operators.publish",
-            "operators.schedule",
             "operators.consume",
             "operators.dispatch",
             "operators.dispatch_dead",

@@ -145,21 +145,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/check_queue_name.sql
 \ir functions/queues/raise_unknown_queue.sql
 
--- Schedules
-\ir functions/schedules/schedule.sql
-\ir functions/schedules/unschedule.sql
-\ir functions/schedules/pause_schedule.sql
-\ir functions/schedules/resume_schedule.sql
-\ir functions/schedules/schedules.sql
-\ir functions/schedules/run_schedules.sql
-\ir functions/schedules/run_schedules_at.sql
-\ir functions/schedules/raise_unknown_schedule.sql
-\ir functions/schedules/next_cron_tick.sql
-\ir functions/schedules/cron_ticks.sql
-\ir functions/schedules/cron_matches.sql
-\ir functions/schedules/parse_cron.sql
-\ir functions/schedules/parse_cron_field.sql
-
 -- Roles and teams
 \ir functions/roles/reads_all_bodies.sql
 \ir functions/roles/extra_grants.sql
@@ -205,7 +190,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_history.sql
 \ir functions/health/health_limited_roles.sql
 \ir functions/health/health_notify_queue.sql
-\ir functions/health/health_schedules.sql
 \ir functions/health/health_dispatches.sql
 \ir functions/health/health_upkeep_lag.sql
 \ir functions/health/health_upkeep_steps.sql

@@ -8,7 +8,7 @@ DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron') AND has_schema_privilege('cron', 'USAGE') THEN
         PERFORM cron.unschedule(jobid) FROM cron.job
-          WHERE jobname LIKE 'messages:%' AND database = current_database()
+          WHERE jobname LIKE 'messages:upkeep%' AND database = current_database()
             AND (username = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user));
     END IF;
 END $$;

@@ -48,7 +48,6 @@ LEFT_BEHIND = """
     SELECT 'message', id::text FROM messages.message UNION ALL
     SELECT 'archived', id::text FROM messages.message_archive UNION ALL
     SELECT 'queue', queue_name FROM messages.queue WHERE queue_name NOT IN ('default', 'orders') UNION ALL
-    SELECT 'schedule', schedule_name FROM messages.schedule UNION ALL
     SELECT 'policy', action FROM messages.audit WHERE action <> 'create_queue'
 """
 

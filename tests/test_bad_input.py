@@ -60,7 +60,6 @@ from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishQueryOperator,
 )
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
-from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
@@ -189,8 +188,6 @@ USUAL: dict[str, list[Any]] = {
     "stage_id": ["job"],
     "dedup_keys": ["{a}", "{a,b}"],
     "pattern": ["shop.*"],
-    "schedule_name": ["nightly"],
-    "cron": ["* * * * *"],
     "time_zone": ["UTC"],
     "run_id": ["replayed", "run"],
     "winners": ["[]"],
@@ -276,7 +273,6 @@ def market(conn: Connection, queue: Queue) -> Connection:
     run(conn, verbs.stage_publish("job"))
     run(conn, verbs.begin_run("replayed", "replay"))
     run(conn, verbs.begin_partitions("run"))
-    run(conn, verbs.schedule("nightly", "0 3 * * *", "orders", 1))
     run(conn, verbs.publish_batch("orders", [{"n": n} for n in range(5)], group_keys=["g", "g", None, None, None]))
     messages = run(conn, verbs.lease("orders", max_messages=2))
     run(conn, verbs.archive(messages[0].lock_token, [message.id for message in messages], result="failed"))
@@ -628,7 +624,6 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueuePublishQueryOperator: {"queue_name": "orders", "sql": "SELECT 1"},
     PgQueueRequeueOperator: {"queue_name": "orders"},
     PgQueueSparkOperator: {"pipeline": "drain", "arguments": {"queue": "{{ params.queue }}"}},
-    PgQueueScheduleOperator: {"schedule_name": "s", "cron": "@daily", "queue_name": "orders", "message": 1},
     PgQueueSetupOperator: {},
     PgQueueUpkeepOperator: {},
 }
@@ -651,7 +646,6 @@ NO_TIME = [5, "yesterday", "2026-01-01T00:00:00", datetime(2026, 1, 1)]
 # What no class takes for an argument of this name; one whose default is None takes None.
 REFUSED: dict[str, list[Any]] = {
     "queue_name": [123, None, "a\x00b", "\ud800", "", "Orders", "a b", ["orders"], b"orders", {"a": 1}],
-    "schedule_name": ["S", None, 5],
     "pgqueue_conn_id": [None, 5, "", "postgresql://user:SECRET@db/shop"],
     "sql_conn_id": [1, "postgresql://user:SECRET@db/shop"],
     "poll_interval": [*NO_SECONDS, 0],
@@ -735,7 +729,6 @@ REFUSED_BY: dict[type[Any], list[dict[str, Any]]] = {
         *({"topic": "a..b"}, {"batch_size": 10_001}, {"apply_function": None}, {"apply_function_batch": print})
     ],
     PgQueueRequeueOperator: [{"fail_on": ["requeued"]}, {"topic": "a..b"}],
-    PgQueueScheduleOperator: [{"message": {"a": "x\0y"}}],
     PgQueueSetupOperator: [{"cron": "yes"}],
     PgQueuePublishOperator: [
         *(

@@ -45,7 +45,6 @@ def test_a_database_that_somebody_wrote_to_is_dropped(cluster: Cluster, clones: 
         "SELECT messages.publish('orders', '1'); SELECT messages.consume('orders')",
         "SELECT messages.create_queue('others')",
         "SELECT messages.alter_queue('orders', paused => true)",
-        "SELECT messages.schedule('daily', '@daily', 'orders', '1')",
     ],
 )
 def test_what_a_test_leaves_in_a_shared_database_is_found(shared: psycopg.Connection[Any], statement: str) -> None:

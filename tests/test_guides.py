@@ -210,3 +210,21 @@ def beside(file: Path, line: str, name: str) -> None:
     text, times = re.subn(line, rf"\g<0>\g<1>{name}\g<2>", file.read_text())
     assert times == 1
     file.write_text(text)
+
+
+@pytest.mark.cron
+def test_a_login_that_may_publish_schedules_its_job(cron_session: Connection, cron_dsn: str) -> None:
+    cron_session.execute("CREATE EXTENSION IF NOT EXISTS pg_cron; CREATE ROLE shop LOGIN IN ROLE messages_publisher")
+    cron_session.execute("GRANT USAGE ON SCHEMA cron TO shop; SELECT messages.create_queue('orders')")
+    schedule, runs, unschedule = block("publish.md", "cron").strip().removesuffix(";").split(";\n")
+    try:
+        with psycopg.connect(cron_dsn, user="shop", autocommit=True) as shop:
+            shop.execute(schedule.encode())
+            ((command,),) = shop.execute("SELECT command FROM cron.job").fetchall()
+            for _ in range(2):
+                shop.execute(command)
+            shop.execute(runs.encode())
+            shop.execute(unschedule.encode())
+        assert cron_session.execute("SELECT message FROM messages.message").fetchall() == [({"kind": "nightly"},)]
+    finally:
+        cron_session.execute("DROP OWNED BY shop; DROP ROLE shop")

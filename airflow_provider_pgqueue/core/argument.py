@@ -82,7 +82,7 @@ queue_name: Final = _rule(
     lambda value: isinstance(value, str) and _QUEUE_NAME.fullmatch(value),
     "Give a lower-case letter, then letters, digits and underscores; at most 48 characters.",
 )
-"""Judges the name of a queue or schedule, as `messages.check_queue_name` does."""
+"""Judges the name of a queue, as `messages.check_queue_name` does."""
 topic_pattern: Final = _rule(
     lambda value: isinstance(value, str) and len(value) <= _LONGEST_KEY and _TOPIC.fullmatch(value),
     "Use words, * for any word and # for any number of words, with single dots between; at most 255 characters.",

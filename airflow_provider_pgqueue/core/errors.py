@@ -8,7 +8,6 @@ PgQueueError
  |    +-- QueueFull           it has reached its max_depth
  |    +-- QueueNotEmpty       it has messages and may not be dropped
  |    +-- Unroutable          the topic reaches no queue
- +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
  |    +-- InvalidOutcome      a handler returned something that is not an outcome
  +-- InvalidMessage           the body cannot be stored as JSON
@@ -128,10 +127,6 @@ class ForeignPartition(ExportError):
     """An archive partition belongs to another role: it was not dropped."""
 
 
-class ScheduleNotFound(PgQueueError):
-    """No schedule has this name."""
-
-
 class InvalidArgument(PgQueueError, ValueError):
     """An argument is out of range."""
 
@@ -242,7 +237,6 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ007": QueueFull,
     "PQ008": Unroutable,
     "PQ010": QueueNotEmpty,
-    "PQ011": ScheduleNotFound,
     "PQ012": StageIncomplete,
     "PQ013": ExportDiffers,
     "PQ014": UnremediedMessages,

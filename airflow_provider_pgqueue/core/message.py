@@ -293,25 +293,6 @@ class OutcomeCount:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """A schedule, without the body of its messages.
-
-    `next_at` is its next tick: in the past if it is overdue (`last_error` may say why), None while it is paused.
-    """
-
-    schedule_name: str
-    cron: str
-    time_zone: str
-    queue_name: str
-    priority: int
-    paused: bool
-    created_at: datetime
-    last_tick: datetime | None
-    next_at: datetime | None
-    last_error: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What one check of `health()` found. `severity` is `ok`, `warning` or `critical`; `fix` is SQL to run."""

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 
 class PgQueueUpkeepOperator(QueueTask):
-    """Archives expired messages, rings again for waiting ones, makes partitions, and publishes the due schedules.
+    """Archives expired messages, rings again for waiting ones, and makes partitions.
 
-    The result has the counts, `scheduled` that of the messages of schedules. Any number may run at once: each tick of a
-    schedule is published once.
+    The result has the counts. Any number may run at once.
 
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
     :param with_metrics: report the numbers of all queues to Airflow's metrics first, even where pg_cron does the
@@ -49,14 +48,13 @@ class PgQueueUpkeepOperator(QueueTask):
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Publish the due schedules and do the upkeep once."""
+        """Do the upkeep once."""
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
             if self.with_metrics:
                 record_status(hook.run(verbs.status(), conn=conn))
             if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":
                 raise AirflowSkipException("pg_cron does the upkeep")
-            scheduled = hook.run(verbs.run_schedules(), conn=conn)
-            done = do_upkeep(conn) | {"scheduled": scheduled}
+            done = do_upkeep(conn)
         self.log.info("upkeep: %s", done)
         return done

@@ -28,7 +28,6 @@ _PATIENCE: Final = 10.0  # seconds
 _UNTOLD: Final = "Whoever may change the queues sees the reason here: it names the server and the login."
 _STATUS: Final[dict[type[PgQueueError], int]] = {
     errors.QueueNotFound: 404,
-    errors.ScheduleNotFound: 404,
     errors.PermissionDenied: 403,
     errors.ConnectionFailed: 503,
     errors.SchemaError: 503,

@@ -70,7 +70,6 @@ def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
             "past": part(conn, lambda: site.shared.get(("past", name, span), past, seconds=_SLOWER)),
             "causes": part(conn, lambda: site.shared.get(("dead", name, span, bodies), causes, seconds=_SLOWER)),
             "workers": part(conn, lambda: run(conn, verbs.workers(name))[:50]),
-            "schedules": part(conn, lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),
             "dispatches": part(conn, lambda: rows_of(conn, "dispatches_of_queue", queue_name=name)),
             "policy": part(conn, lambda: rows_of(conn, "policy_of_queue", queue_name=name)[0]),
             "absent": EMPTY,

@@ -11,7 +11,7 @@ BEGIN
         -- Only the oldest runs are read, because the history of all jobs of the server may be long.
         EXECUTE $runs$
             SELECT count(*) FROM (SELECT * FROM cron.job_run_details ORDER BY runid LIMIT 10000) d
-             WHERE d.database = current_database() AND d.command ~ 'messages[.](upkeep|run_schedules)[(]'
+             WHERE d.database = current_database() AND d.command ~ 'messages[.]upkeep[(]'
                AND d.end_time < clock_timestamp() - interval '7 days' $runs$ INTO ours;
     END IF;
     RETURN QUERY SELECT

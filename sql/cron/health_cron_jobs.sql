@@ -27,46 +27,46 @@ BEGIN
     IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
         RETURN QUERY EXECUTE $jobs$
             WITH job AS (
-                SELECT t.task, j.jobid, j.active, j.username, r.rolsuper AS all_powerful
-                  FROM (VALUES ('upkeep', 'messages.upkeep()', 'messages[.]upkeep[(]'),
-                               ('schedules', 'messages.run_schedules()', 'messages[.]run_schedules[(]')) AS t (task, function, calls)
-                  JOIN cron.job j ON j.command ~ t.calls
-                  JOIN pg_roles r ON r.rolname = j.username
-                 WHERE j.database = current_database() AND has_function_privilege(r.oid, t.function, 'EXECUTE')),
-            task AS (
-                SELECT t.task, count(j.jobid) AS jobs, count(*) FILTER (WHERE j.active) AS at_work,
-                       min(j.jobid) AS oldest, max(j.jobid) FILTER (WHERE j.active) AS newest
-                  FROM (VALUES ('upkeep'), ('schedules')) AS t (task) LEFT JOIN job j USING (task) GROUP BY t.task),
-            last_run AS (
-                SELECT DISTINCT ON (d.jobid) d.jobid, d.status, split_part(d.return_message, E'\n', 1) AS said
-                  FROM (SELECT * FROM cron.job_run_details ORDER BY runid DESC LIMIT 1000) d
-                 WHERE d.status IN ('succeeded', 'failed') ORDER BY d.jobid, d.runid DESC),
+                SELECT j.jobid, j.jobname, j.active, j.username, r.rolsuper AS all_powerful,
+                       j.command ~ 'messages[.]upkeep[(]' AND has_function_privilege(r.oid, 'messages.upkeep()', 'EXECUTE') AS is_upkeep
+                  FROM cron.job j JOIN pg_roles r ON r.rolname = j.username
+                 WHERE j.database = current_database() AND j.command ~ '\mmessages[.]'),
+            upkeep AS (SELECT * FROM job j WHERE j.is_upkeep),
+            failed AS (
+                SELECT j.*, l.said
+                  FROM (SELECT DISTINCT ON (d.jobid) d.jobid, d.status, left(split_part(d.return_message, E'\n', 1), 200) AS said
+                          FROM (SELECT * FROM cron.job_run_details ORDER BY runid DESC LIMIT 10000) d
+                         WHERE d.status IN ('succeeded', 'failed') ORDER BY d.jobid, d.runid DESC) l
+                  JOIN job j USING (jobid) WHERE l.status = 'failed' AND j.active),
             found (place, severity, finding, fix) AS (
-                SELECT 0, 'critical', format('pg_cron job %s (%s) runs as the superuser %s, and whoever owns our functions may say what it does', j.jobid, j.task, j.username),
-                       format('SELECT cron.unschedule(%s); SELECT messages.install_cron(run_as => ''messages_cron'')', j.jobid)
+                SELECT 0, 'critical', format('pg_cron job %s (%s) runs as the superuser %s, and whoever owns our functions may say what it does', j.jobid, j.jobname, j.username),
+                       format('SELECT cron.unschedule(%s)', j.jobid) || CASE WHEN j.is_upkeep THEN '; SELECT messages.install_cron(run_as => ''messages_cron'')'
+                                                                             ELSE ' -- and schedule it as a login that may publish' END
                   FROM job j WHERE j.all_powerful
                 UNION ALL
-                SELECT 1, 'critical', format('the last run of pg_cron job %s (%s) failed: %s', j.jobid, j.task, left(l.said, 200)), $4
-                  FROM job j JOIN last_run l USING (jobid) WHERE l.status = 'failed' AND j.active
+                SELECT 1, 'critical', format('the last run of pg_cron job %s (upkeep) failed: %s', f.jobid, f.said), $4
+                  FROM failed f WHERE f.is_upkeep
                 UNION ALL
-                SELECT 3, 'warning', format('pg_cron has no job for %s', t.task), $4 FROM task t WHERE t.jobs = 0
+                SELECT 3, 'warning', format('pg_cron job %s (upkeep) is not active', min(u.jobid)), format('SELECT cron.alter_job(%s, active => true)', min(u.jobid))
+                  FROM upkeep u HAVING count(*) > 0 AND NOT bool_or(u.active)
                 UNION ALL
-                SELECT 4, 'warning', format('pg_cron job %s (%s) is not active', t.oldest, t.task), format('SELECT cron.alter_job(%s, active => true)', t.oldest)
-                  FROM task t WHERE t.jobs > 0 AND t.at_work = 0
+                SELECT 4, 'warning', format('%s active jobs of pg_cron do the upkeep', count(*)), format('SELECT cron.unschedule(%s)', max(u.jobid))
+                  FROM upkeep u WHERE u.active HAVING count(*) > 1
                 UNION ALL
-                SELECT 5, 'warning', format('%s active jobs of pg_cron do the %s', t.at_work, t.task), format('SELECT cron.unschedule(%s)', t.newest)
-                  FROM task t WHERE t.at_work > 1
-                UNION ALL
-                SELECT CASE WHEN $2 THEN 2 ELSE 6 END, CASE WHEN $2 THEN 'critical' ELSE 'warning' END,
-                       format('pg_cron job %s did %s', t.newest, coalesce('no upkeep for ' || $3, 'no upkeep yet'))
+                SELECT CASE WHEN $2 THEN 2 ELSE 5 END, CASE WHEN $2 THEN 'critical' ELSE 'warning' END,
+                       format('pg_cron job %s did %s', max(u.jobid), coalesce('no upkeep for ' || $3, 'no upkeep yet'))
                        || CASE WHEN $2 THEN ': the launcher of pg_cron does not run' ELSE '' END,
                        CASE WHEN $2 THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
                             ELSE $4 || ' -- if it does nothing within three minutes either, the log of the server says why' END
-                  FROM task t WHERE t.task = 'upkeep' AND t.at_work > 0 AND ($2 OR NOT $1)
+                  FROM upkeep u WHERE u.active HAVING count(*) > 0 AND ($2 OR NOT $1)
                 UNION ALL
-                SELECT 7, 'ok', format('pg_cron job %s does the upkeep as %s', j.jobid, j.username), NULL FROM job j WHERE j.task = 'upkeep')
+                SELECT 6, 'warning', format('the last run of pg_cron job %s (%s), as %s, failed: %s', f.jobid, f.jobname, f.username, f.said),
+                       '-- mend what the error says: the next run that succeeds ends this; after "connection failed", let the login of the job connect'
+                  FROM failed f WHERE NOT f.is_upkeep
+                UNION ALL
+                SELECT 7, 'ok', format('pg_cron job %s does the upkeep as %s', u.jobid, u.username), NULL FROM upkeep u)
             SELECT f.severity, string_agg(f.finding, '; '), min(f.fix) FROM found f
-             WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago, make_jobs;
+             GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago, make_jobs;
         IF FOUND THEN
             RETURN;
         END IF;
@@ -75,7 +75,7 @@ BEGIN
     RETURN QUERY SELECT found.severity, found.finding, found.fix FROM (VALUES
         (done AND EXISTS (SELECT FROM pg_roles r WHERE r.rolname = last.cron_role AND r.rolsuper), 'critical',
          format('pg_cron does the upkeep as the superuser %s, and whoever owns our functions may say what it does', last.cron_role),
-         'SELECT cron.unschedule(jobid) FROM cron.job WHERE database = current_database() AND command ~ ''messages[.](upkeep|run_schedules)[(]''; '
+         'SELECT cron.unschedule(jobid) FROM cron.job WHERE database = current_database() AND command ~ ''messages[.]upkeep[(]''; '
          'SELECT messages.install_cron(run_as => ''messages_cron'')'),
         (done AND NOT gone, 'ok', format('pg_cron does the upkeep as %s, in a job that role %s cannot see', last.cron_role, current_user), NULL),
         (last.finished_at > clock_timestamp() - interval '3 minutes', 'ok', format('pg_cron has no job for the upkeep; %s does it', last.done_by), NULL),
@@ -86,4 +86,4 @@ BEGIN
     ) AS found (applies, severity, finding, fix) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS
-    'A check of health(). Whether pg_cron does the upkeep: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, whether there is one for the upkeep and one for the schedules, and how their last runs ended.';
+    'A check of health(). Whether pg_cron does the upkeep: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, how the last runs ended, also of jobs that publish.';

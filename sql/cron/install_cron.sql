@@ -23,13 +23,12 @@ BEGIN
     ELSIF home <> current_database() THEN
         RAISE EXCEPTION 'pg_cron lives in database %, not in %', quote_literal(home), quote_literal(current_database())
             USING ERRCODE = 'PQ006',
-            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(%3$L, ''* * * * *'', %2$L, %1$L, ''messages_cron''), cron.schedule_in_database(%4$L, ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database(), upkeep,
-                          'messages:upkeep:' || current_database(), 'messages:schedules:' || current_database());
+            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(%3$L, ''* * * * *'', %2$L, %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database(), upkeep, 'messages:upkeep:' || current_database());
     END IF;
     -- Members of messages_owner may replace the functions: in a job of a superuser that would be a way to all of the server.
     IF install_cron.run_as IS NULL AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
-        RAISE EXCEPTION 'role % is a superuser, and so would be what the jobs run', current_user USING ERRCODE = 'PQ004',
-            HINT = 'Name a login for the jobs, which is made if it is missing: SELECT messages.install_cron(run_as => ''messages_cron'')';
+        RAISE EXCEPTION 'role % is a superuser, and so would be what the job runs', current_user USING ERRCODE = 'PQ004',
+            HINT = 'Name a login for the job, which is made if it is missing: SELECT messages.install_cron(run_as => ''messages_cron'')';
     END IF;
     IF NOT made THEN
         EXECUTE 'CREATE EXTENSION IF NOT EXISTS pg_cron';
@@ -44,16 +43,10 @@ BEGIN
     PERFORM messages.uninstall_cron();
     -- pg_cron lets everybody call schedule, but only superusers schedule_in_database.
     EXECUTE CASE WHEN install_cron.run_as <> current_user
-        THEN $jobs$
-            SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', $2, current_database(), $1),
-                   cron.schedule_in_database('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()', current_database(), $1)
-            $jobs$
-        ELSE $jobs$
-            SELECT cron.schedule('messages:upkeep', '* * * * *', $2),
-                   cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()')
-            $jobs$ END USING install_cron.run_as, upkeep;
+        THEN $job$ SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', $2, current_database(), $1) $job$
+        ELSE $job$ SELECT cron.schedule('messages:upkeep', '* * * * *', $2) $job$ END USING install_cron.run_as, upkeep;
     PERFORM messages.expect_cron(coalesce(install_cron.run_as, current_user));
     RETURN 'messages:upkeep';
 END $$;
 COMMENT ON FUNCTION messages.install_cron(text) IS
-    'Runs messages.upkeep() and messages.run_schedules() every minute through pg_cron, one job each for all queues, as the login run_as (the caller if NULL); returns the name of the first. A superuser has to name one; if there is no such role, it is made as a member of messages_upkeep. PQ004: a superuser named none; PQ006: no pg_cron here, with the fix.';
+    'Runs messages.upkeep() every minute through pg_cron, in one job for all queues, as the login run_as (the caller if NULL); returns the name of the job. A superuser has to name one; if there is no such role, it is made as a member of messages_upkeep. PQ004: a superuser named none; PQ006: no pg_cron here, with the fix.';

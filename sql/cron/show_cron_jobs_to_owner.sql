@@ -7,19 +7,19 @@ BEGIN
     IF to_regrole('messages_owner') IS NULL OR pg_has_role(current_user, cron_owner, 'USAGE') IS NOT TRUE THEN
         RETURN false;
     END IF;
-    -- pg_cron shows each role its own jobs only, but the role that made our jobs is not the one that owns our functions.
+    -- pg_cron shows each role its own jobs only, but the role that made a job is not the one that owns our functions.
     GRANT USAGE ON SCHEMA cron TO messages_owner;
     IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('cron.job') AND polname = 'messages_owner') THEN
         EXECUTE $policy$
             CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner
-                USING (jobname LIKE 'messages:%' OR command LIKE 'SELECT messages.%' OR command LIKE 'DO $upkeep$ %')
+                USING (command ~ '\mmessages[.]')
         $policy$;
         EXECUTE $policy$
             CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner
-                USING (database = current_database() AND (command LIKE 'SELECT messages.%' OR command LIKE 'DO $upkeep$ %'))
+                USING (database = current_database() AND command ~ '\mmessages[.]')
         $policy$;
     END IF;
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.show_cron_jobs_to_owner() IS
-    'Lets messages_owner see our own jobs of pg_cron and their history, if the caller owns the tables of pg_cron.';
+    'Lets messages_owner see the jobs of pg_cron that call the queue, and their history, if the caller owns the tables of pg_cron.';

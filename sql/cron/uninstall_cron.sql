@@ -7,7 +7,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') AND has_schema_privilege('cron', 'USAGE') THEN
         EXECUTE $jobs$
             SELECT count(cron.unschedule(jobid)) FROM cron.job
-             WHERE jobname LIKE 'messages:%' AND database = current_database()
+             WHERE jobname LIKE 'messages:upkeep%' AND database = current_database()
                AND (username = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
         $jobs$ INTO removed;
     END IF;

@@ -34,7 +34,6 @@ from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishQueryOperator,
 )
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
-from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
@@ -313,15 +312,6 @@ def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
 def test_what_a_remedy_would_refuse_when_it_runs_is_refused_where_it_is_written(given: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         PgQueueRequeueOperator(task_id="again", queue_name="orders", **given)
-
-
-@pytest.mark.parametrize("cron", ["every day", "*/5 * * *", "0 0 * * * *", "@nightly", None])
-def test_what_is_no_cron_expression_is_refused_where_it_is_written(cron: Any) -> None:
-    given = {"task_id": "t", "schedule_name": "nightly", "queue_name": "orders", "message": 1}
-    with pytest.raises(InvalidArgument, match=r"^cron is .*Give five fields \(minute, hour"):
-        PgQueueScheduleOperator(**given, cron=cron)
-    for good in ("*/5 * * * *", "{{ params.cron }}", " @Daily"):
-        PgQueueScheduleOperator(**given, cron=good)
 
 
 @pytest.mark.parametrize("argument", ["queue_name", "ids", "cause", "topic"])

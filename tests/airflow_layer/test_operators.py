@@ -44,7 +44,6 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
-from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
@@ -373,22 +372,17 @@ def test_airflow_stores_and_shows_nothing_of_a_rendered_body(
             )
         else:
             task = publish(message={"run": "{{ ti.run_id }}"})
-        declare = PgQueueScheduleOperator(
-            task_id="s", schedule_name="s", cron="@daily", queue_name="orders", message="{{ ti.run_id }}"
-        )
     if mapped:
         context["ti"].map_index = 0
         context |= {"dag": dag, "dag_run": SimpleNamespace(conf={})}
-    for one in (task, declare):
-        context["task"] = context["ti"].task = one
-        one.render_template_fields(context)
-        rendered = context["ti"].task if mapped and one is task else one
-        stored = _serialize_rendered_fields(rendered)
-        assert "manual__1" not in str(stored)
-        assert stored["queue_name"] == "orders"
-        run(rendered)
+    context["task"] = context["ti"].task = task
+    task.render_template_fields(context)
+    rendered = context["ti"].task
+    stored = _serialize_rendered_fields(rendered)
+    assert "manual__1" not in str(stored)
+    assert stored["queue_name"] == "orders"
+    run(rendered)
     assert bodies(conn) == [{"run": "manual__1"}]
-    assert conn.execute("SELECT message FROM messages.schedule").fetchone() == ("manual__1",)
 
 
 def test_a_retried_publish_publishes_once_though_airflow_never_heard_of_the_first(

@@ -32,7 +32,7 @@ def test_a_short_run_loses_doubles_and_blocks_nothing(request: pytest.FixtureReq
 @pytest.fixture
 def stage(conn: Connection, queue: Callable[..., str]) -> Connection:
     """A database as a run leaves it, with one message in each of a few places."""
-    for name in ("a_orders", "a_effects", "a_groups", "a_limited", "ticks"):
+    for name in ("a_orders", "a_effects", "a_groups", "a_limited"):
         queue(name)
     conn.execute("CREATE TABLE public.effect (k text)")
     conn.execute(leases.LOG.encode())
@@ -124,8 +124,6 @@ def test_what_nobody_handles_is_not_waited_for(stage: Connection, dsn: str) -> N
         ("""SELECT messages.publish('a_orders', '{"k": "1"}')""", {"doubled": ["1"], "blocked": ["a_orders: 1"]}),
         ("""SELECT messages.publish('a_orders', '{"k": "3"}')""", {"unexpected": ["3"], "blocked": ["a_orders: 3"]}),
         ("INSERT INTO public.effect VALUES ('1')", {"effect not once": ["1"]}),
-        ("""SELECT messages.publish('ticks', '{}', headers => '{"tick": "noon"}') FROM generate_series(1, 2)""",
-         {"tick twice": ["noon"]}),
     ],
 )  # fmt: skip
 def test_damage_is_found(stage: Connection, damage: str, found: dict[str, list[str]]) -> None:

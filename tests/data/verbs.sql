@@ -53,18 +53,6 @@ SELECT message_reference, message_state, at > created_at FROM messages.search_me
 SELECT count(*) FROM messages.lease_dead('$q', lease_for => '1 hour') d, messages.requeue(d.lock_token, ARRAY[d.id]);
 -- requeue_dead
 SELECT count(*) FROM messages.requeue_dead('$q');
--- schedule
-SELECT messages.schedule('$q', '*/5 8-18 * JAN-DEC mon-sat/2', '$q', '{"n": 10}', 'Europe/Berlin', headers => '{}');
--- run_schedules
-SELECT messages.run_schedules_at(date_trunc('week', clock_timestamp(), 'UTC') + interval '7 days 12:00') > 0;
--- next ticks
-SELECT extract(epoch FROM t) FROM messages.cron_ticks('30 2 * * *', 'Europe/Berlin', to_timestamp(1774566000), to_timestamp(1774825200)) t;
--- cron_matches
-SELECT messages.cron_matches('0	0 1 jan,feb *', make_timestamp(2026, 2, 1, 0, 0, 0)), messages.cron_matches(' 0 0 1 1 * ', make_timestamp(2026, 2, 1, 0, 0, 0));
--- schedules
-SELECT queue_name, cron, extract(epoch FROM last_tick) % 300 FROM messages.schedules() WHERE schedule_name = '$q';
--- unschedule
-SELECT messages.unschedule('$q');
 -- begin_run
 SELECT messages.begin_run('$q', 'publish') ->> 'pipeline', messages.begin_run('$q.2', 'export') ->> 'pipeline';
 -- stage_publish

@@ -100,8 +100,7 @@ def waiting(dsn: str) -> tuple[int, int]:
     """Return how many messages have not ended, and how many messages are archived."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
-            "SELECT (SELECT count(*) FROM messages.message WHERE queue_name <> 'ticks'),"
-            " (SELECT count(*) FROM messages.message_archive)"
+            "SELECT (SELECT count(*) FROM messages.message), (SELECT count(*) FROM messages.message_archive)"
         ).fetchone()
         assert row
         return int(row[0]), int(row[1])

@@ -37,7 +37,6 @@ SELECT queue_name, coalesce(message ->> 'k', reference), message ->> 'g', (messa
         UNION ALL
         SELECT queue_name, message, reference, result, handled_by, attempts, leased_at, archived_at
           FROM messages.message_archive) both_places
- WHERE queue_name <> 'ticks'
 """
 
 
@@ -83,9 +82,6 @@ def account(
     """
     rows = [Row(*values) for values in conn.execute(ROWS.encode()).fetchall()]
     effects = Counter(key for (key,) in conn.execute("SELECT k FROM public.effect"))
-    ticks = Counter(
-        tick for (tick,) in conn.execute("SELECT headers ->> 'tick' FROM messages.message WHERE queue_name = 'ticks'")
-    )
     told = defaultdict[str, list[dict[str, Any]]](list)
     for entry in entries:
         told[entry["kind"]].append(entry)
@@ -112,9 +108,8 @@ def account(
     result.wrong["dead of faults"] = [
         row.key for row in rows if row.result == "lock_expired" and row.queue != "a_short"
     ]
-    result.wrong["tick twice"] = [tick for tick, number in ticks.items() if number > 1]
     result.wrong["of another team"] = [entry["what"] for entry in told["trespass"]]
-    result.figures |= {"ticks of the schedule": len(ticks), "faults": len(told["fault"]) - len(told["fault failed"])}
+    result.figures |= {"faults": len(told["fault"]) - len(told["fault failed"])}
     result.results = Counter((row.queue, row.result or "waits") for row in rows)
     result.faults = Counter(entry["what"] for entry in told["fault"])
     result.faults.subtract(entry["what"] for entry in told["fault failed"])

@@ -320,7 +320,6 @@ class Upkeep(Actor):
 
     def turn(self, conn: Connection) -> None:
         run(conn, verbs.upkeep())
-        run(conn, verbs.run_schedules())
         self.stopping.wait(1.0)
 
 

@@ -37,7 +37,6 @@ QUEUES: Final = {
     "d_watched": f"max_attempts => {MANY}",
     "d_waited": f"max_attempts => {MANY}",
     "d_deferred": f"max_attempts => {MANY}",
-    "ticks": "",
 }
 GRANTS: Final = {
     "chaos_a": [q for q in QUEUES if q[:2] == "a_"] + ["volatile"],
@@ -116,7 +115,7 @@ class Stage:
         return f"postgresql://{user}@127.0.0.1:{self.proxy.port}/{DATABASE}"
 
     def create_queues(self) -> None:
-        """Create what is missing of queues, teams and the schedule."""
+        """Create what is missing of queues and teams."""
         with psycopg.connect(self.dsn, autocommit=True) as conn:
             for queue, policy in QUEUES.items():
                 arguments = f"'{queue}'" + (f", {policy}" if policy else "")
@@ -134,7 +133,6 @@ class Stage:
                 " messages_reader TO chaos_any"
             )
             conn.execute("GRANT INSERT ON public.effect TO chaos_a")
-            run(conn, verbs.schedule("each_minute", "* * * * *", "ticks", {"q": "ticks"}))
 
     @property
     def _disk(self) -> Path:

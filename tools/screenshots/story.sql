@@ -49,6 +49,4 @@ SELECT messages.publish('invoices', '{"invoice": 7}');
 UPDATE messages.message SET created_at = clock_timestamp() - interval '27 hours', visible_at = clock_timestamp() - interval '27 hours' WHERE queue_name = 'invoices';
 SELECT count(*) FROM (VALUES ('passengers', 24, 'worker-1'), ('baggage', 16, 'worker-2'), ('departures', 8, 'worker-3'), ('arrivals', 4, 'worker-1')) AS held (name, many, host)
  CROSS JOIN LATERAL messages.lease(name, many, '30 minutes', format('flights/scheduled__%s/handle/-1/1@4107@%s', to_char(now(), 'YYYY-MM-DD"T"HH24:00:00+00:00'), host));
-SELECT messages.schedule('nightly_invoices', '0 3 * * *', 'invoices', '{"what": "all"}', time_zone => 'America/New_York');
-SELECT messages.schedule('departure_board', '*/5 * * * *', 'departures', '{"board": "main"}');
 SELECT count(*) FROM messages.dispatch_messages('departures', 'handle_departures', max_open => 3, batch_size => 5);

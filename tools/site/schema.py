@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"(?<![\w`])(?!pg_cron)(?:messages\.)?\w*_\w+(?:\(\))?
 
 # The shelves in the order in which users need them; those that are missing here serve the Spark pipelines only.
 _ORDER: Final = (
-    *("publish", "topics", "lease", "dead", "queues", "schedules", "archive", "dispatch", "health", "history"),
+    *("publish", "topics", "lease", "dead", "queues", "archive", "dispatch", "health", "history"),
     *("upkeep", "partitions", "roles", "audit", "upgrade", "cron"),
 )
 _ASKED: Final = """

@@ -121,14 +121,6 @@ from airflow_provider_pgqueue.core.verbs.runs import (
     run_summary as run_summary,
     triage_causes as triage_causes,
 )
-from airflow_provider_pgqueue.core.verbs.schedules import (
-    pause_schedule as pause_schedule,
-    resume_schedule as resume_schedule,
-    run_schedules as run_schedules,
-    schedule as schedule,
-    schedules as schedules,
-    unschedule as unschedule,
-)
 from airflow_provider_pgqueue.core.verbs.stages import (
     begin_partitions as begin_partitions,
     drop_stage as drop_stage,

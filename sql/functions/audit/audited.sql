@@ -11,7 +11,7 @@ DECLARE
     allowed CONSTANT text[] := ARRAY[
         'publish', 'release', 'release_messages', 'cancel', 'change', 'requeue', 'requeue_dead', 'dismiss', 'dismiss_dead',
         'create_queue', 'alter_queue', 'pause_queue', 'resume_queue', 'purge_queue', 'drop_queue', 'grant_queue', 'revoke_queue',
-        'bind_topic', 'unbind_topic', 'schedule', 'unschedule', 'pause_schedule', 'resume_schedule', 'alter_history'];
+        'bind_topic', 'unbind_topic', 'alter_history'];
     -- SET ROLE counts, as it would for the verb itself.
     role    text   := coalesce(nullif(current_setting('role'), 'none'), session_user);
     before  bigint := coalesce(pg_sequence_last_value('messages.audit_audit_id_seq'), 0);

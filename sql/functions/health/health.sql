@@ -9,7 +9,7 @@ BEGIN
             messages.check_duration('waiting_for', health.waiting_for, '0', '100 years', required => true);
     FOR one IN
         SELECT * FROM (VALUES
-            ('upkeep_lag', ''), ('upkeep_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('dispatches', ''), ('held_snapshot', '$1'),
+            ('upkeep_lag', ''), ('upkeep_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('dispatches', ''), ('held_snapshot', '$1'),
             ('dead_tuples', ''), ('notify_queue', ''), ('archive_partitions', ''),
             ('history', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)

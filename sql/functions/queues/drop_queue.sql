@@ -9,8 +9,6 @@ BEGIN
     PERFORM messages.check_read_committed();
     WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
-            -- What publishes for a schedule holds it meanwhile, and would wait below for what this session waits for.
-            PERFORM FROM messages.schedule s WHERE s.queue_name = drop_queue.queue_name COLLATE "default" ORDER BY s.schedule_name FOR UPDATE;
             -- Publishers read the queue without a lock: keep all of them out while this runs.
             PERFORM messages.lock_briefly('messages.message_rows', 'EXCLUSIVE');
             gone := messages.delete_queue(drop_queue.queue_name, coalesce(drop_queue.force, false));
@@ -24,4 +22,4 @@ BEGIN
     PERFORM messages.raise_in_use(format('queue %L', drop_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
-    'Removes a queue with its bindings and schedules and returns how many unfinished messages went with it; the archive keeps the finished ones. Waits some seconds until nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.';
+    'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones. Waits some seconds until nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.';

@@ -13,9 +13,9 @@ BEGIN
     EXECUTE $purge$
         WITH ours AS MATERIALIZED (
             SELECT d.runid, d.end_time FROM cron.job_run_details d
-             WHERE (d.database = current_database() AND (d.command IN ('SELECT messages.upkeep()', 'SELECT messages.run_schedules()')
+             WHERE (d.database = current_database() AND (d.command = 'SELECT messages.upkeep()'
                                                          OR d.command LIKE 'DO $upkeep$ % messages.upkeep(); END $upkeep$'))
-                OR d.jobid IN (SELECT j.jobid FROM cron.job j WHERE j.jobname LIKE 'messages:%' AND j.database = current_database()))
+                OR d.jobid IN (SELECT j.jobid FROM cron.job j WHERE j.jobname LIKE 'messages:upkeep%' AND j.database = current_database()))
         DELETE FROM cron.job_run_details WHERE runid = ANY (ARRAY(
             SELECT o.runid FROM ours o
              WHERE o.runid <= (SELECT max(past.runid) FROM ours past WHERE past.end_time < clock_timestamp() - interval '3 days')

@@ -204,7 +204,7 @@ def test_a_body_or_headers_that_are_no_json_are_named_by_their_option(pgqueue: P
     ended = pgqueue(*command, "--message", "{order_id: 7}")
     assert ended.err.startswith("error: --message is not JSON: ")
     assert "order_id: 7" not in ended.err
-    ended = pgqueue(*command, "--message", "1", "--headers", "[1]")
+    ended = pgqueue("publish", "orders", "--message", "1", "--headers", "[1]")
     assert (ended.status, ended.err.splitlines()[-1]) == (
         2,
         "error: Invalid value for '--headers': It is not a JSON object.",

@@ -165,9 +165,6 @@ def python_walk(conn: Connection) -> Outcome:
         step(verb.__name__, verb)
     step("causes", lambda: [(c.waiting, c.example) for c in run(conn, verbs.dead_causes(queue))])
     step("dead", lambda: [(d.result, d.oldest_age.days) for d in run(conn, verbs.dead_queues([queue]))])
-    step("schedule", lambda: run(conn, verbs.schedule(queue, "@daily", queue, None)))
-    step("schedules", lambda: [(s.cron, s.next_at.tzinfo is not None) for s in run(conn, verbs.schedules())])
-    step("unschedule", lambda: run(conn, verbs.unschedule(queue)))
     step("archive_log_end", lambda: type(run(conn, verbs.archive_log_end())))
     step("archive_partitions", partitions)
     step("upkeep", lambda: sorted(run(conn, verbs.upkeep())))
@@ -179,7 +176,7 @@ def python_walk(conn: Connection) -> Outcome:
 def clean(conn: Connection) -> None:
     """Remove what a walk that was stopped left."""
     conn.execute("SELECT messages.drop_queue(queue_name, force => true) FROM messages.queue WHERE queue_name ~ '^walk'")
-    conn.execute("DELETE FROM messages.schedule; DELETE FROM messages.message_archive")
+    conn.execute("DELETE FROM messages.message_archive")
 
 
 def differences(settings: Settings, expected: Outcome, found: Outcome) -> list[str]:

@@ -30,11 +30,10 @@ SETUP = """
       FROM messages.lease_dead('orders', 1) l;
     INSERT INTO given SELECT 'idle', NULL, array_agg(d.id) FROM messages.dead_message d WHERE d.lock_token IS NULL;
     SELECT messages.dispatch_messages('orders', 'work');
-    SELECT messages.schedule('nightly', '* * * * *', 'orders', '1'), messages.bind_topic('orders', 'a.*');
+    SELECT messages.bind_topic('orders', 'a.*');
     SELECT messages.begin_run('run', 'drain'), messages.begin_partitions('parts', 'orders'),
         messages.stage_publish('job');
-    SELECT messages.upkeep();
-    UPDATE messages.schedule SET checked_until = now() - interval '2 minutes'
+    SELECT messages.upkeep()
 """
 LIVE = "(SELECT token FROM given WHERE what = 'live'), (SELECT ids FROM given WHERE what = 'live')"
 DEAD = "(SELECT token FROM given WHERE what = 'dead'), (SELECT ids FROM given WHERE what = 'dead')"
@@ -83,7 +82,6 @@ CALLS = {
     "once": "SELECT messages.once('mail', 1)",
     "partition_archive": "SELECT messages.partition_archive('day')",
     "pause_queue": "SELECT messages.pause_queue('orders')",
-    "pause_schedule": "SELECT messages.pause_schedule('nightly')",
     "publish": "SELECT messages.publish('orders', '1')",
     "publish key": "SELECT messages.publish('orders', '1', dedup_key => 'key')",
     "publish replace": "SELECT messages.publish('orders', '1', dedup_key => 'key', on_conflict => 'replace')",
@@ -106,16 +104,11 @@ CALLS = {
     "requeue": f"SELECT messages.requeue({DEAD})",
     "requeue_dead": f"SELECT messages.requeue_dead('orders', ids => {IDLE})",
     "resume_queue": "SELECT messages.resume_queue('orders')",
-    "resume_schedule": "SELECT messages.resume_schedule('nightly')",
     "revoke_queue": "SELECT messages.revoke_queue('orders', 'pg_monitor', 'observe')",
-    "run_schedules": "SELECT messages.run_schedules()",
-    "schedule": "SELECT messages.schedule('nightly', '0 3 * * *', 'orders', '1')",
-    "schedule new": "SELECT messages.schedule('weekly', '0 3 * * *', 'orders', '1')",
     "stage_publish": "SELECT messages.stage_publish('job')",
     "start_dispatch": f"SELECT messages.start_dispatch({DISPATCH})",
     "take_over": "SELECT messages.take_over()",
     "unbind_topic": "SELECT messages.unbind_topic('orders', 'a.*')",
-    "unschedule": "SELECT messages.unschedule('nightly')",
     "upkeep": "SELECT messages.upkeep()",
 }
 
@@ -149,8 +142,6 @@ CROSSED = [
     ("release_dead", "extend_dead"),
     ("lease", "pause_queue"),
     ("dispatch_messages", "alter_queue"),
-    ("schedule", "pause_schedule"),
-    ("run_schedules", "unschedule"),
     ("publish key", "publish replace"),
     ("begin_partitions", "publish_partition"),
     ("publish_staged", "drop_stage"),

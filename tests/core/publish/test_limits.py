@@ -153,7 +153,6 @@ def test_headers_are_bounded_in_every_way_in(conn: Connection, queue: Queue) -> 
         "SELECT messages.publish('orders', '1', dedup_key => 'k', on_conflict => 'replace', headers => %s)",
         "SELECT messages.publish_topic('shop.a', '1', headers => %s)",
         "INSERT INTO messages.message (queue_name, message, headers) VALUES ('orders', '1', %s)",
-        "SELECT messages.schedule('nightly', '@daily', 'orders', '1', headers => %s)",
         "SELECT messages.replay('run', 'orders', jsonb_build_array(jsonb_build_object('id', 1, 'headers', %s::jsonb)))",
     ):
         assert state_of(conn, statement, json.dumps({"k": "x" * 70_000})) == "PQ005", statement

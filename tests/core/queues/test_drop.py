@@ -67,12 +67,6 @@ def revive(conn: Connection, chance: random.Random) -> None:
         run(conn, verbs.dismiss(leased[0].lock_token, [message.id for message in leased], "not needed"))
 
 
-def follow_schedule(conn: Connection, chance: random.Random) -> None:
-    run(conn, verbs.schedule(f"s{chance.randrange(3)}", "* * * * *", "orders", 1))
-    conn.execute("UPDATE messages.schedule SET checked_until = now() - interval '2 minutes'")
-    conn.execute("SELECT messages.run_schedules()")
-
-
 def govern(conn: Connection, chance: random.Random) -> None:
     run(conn, verbs.alter_queue("orders", on_dead_head=chance.choice(["block", "skip"])))
     run(conn, verbs.alter_queue("orders", max_leased=chance.choice([0, 5])))
@@ -91,7 +85,6 @@ def lock_by_hand(conn: Connection, chance: random.Random) -> None:
 def look(conn: Connection, _chance: random.Random) -> None:
     run(conn, verbs.status())
     run(conn, verbs.ready_queues())
-    run(conn, verbs.schedules())
 
 
 def keep_up(conn: Connection, _chance: random.Random) -> None:
@@ -103,7 +96,7 @@ def purge(conn: Connection, _chance: random.Random) -> None:
 
 
 ACTS = [
-    publish, publish_once, publish_twice, handle, handle, hold_briefly, revive, follow_schedule, govern, lock_by_hand,
+    publish, publish_once, publish_twice, handle, handle, hold_briefly, revive, govern, lock_by_hand,
     look, keep_up, purge,
 ]  # fmt: skip
 

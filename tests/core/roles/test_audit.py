@@ -57,11 +57,6 @@ def test_each_of_these_verbs_writes_one_entry_whether_somebody_is_named_or_not(
         ),
         (verbs.dismiss_dead("orders", "old"), {"reason": "old"}, ("dismiss_dead", {"reason": "old"}, 2)),
         (verbs.bind_topic("orders", "a.#"), {"pattern": "a.#"}, ("bind_topic", {"pattern": "a.#"}, None)),
-        (
-            verbs.schedule("daily", "@daily", "orders", {"secret": 1}),
-            {"schedule_name": "daily", "cron": "@daily", "message": {"secret": 1}},
-            ("schedule", {"schedule_name": "daily", "cron": "@daily", "time_zone": "UTC"}, None),
-        ),
     ]
     for verb, arguments, entry in calls:
         with conn.transaction(force_rollback=True):
@@ -178,19 +173,10 @@ def test_an_ended_lease_is_an_entry_and_one_that_nobody_held_is_none(conn: Conne
     assert entries(conn) == [(None, "release_messages", {"ids": ids}, 2)]
 
 
-def test_schedules_and_bindings_are_entries_when_they_change(conn: Connection, orders: str) -> None:
-    for _ in range(2):
-        run(conn, verbs.schedule("daily", "@daily", orders, 1))
-    run(conn, verbs.schedule("daily", "@hourly", orders, 1))
-    for verb in (verbs.pause_schedule, verbs.pause_schedule, verbs.resume_schedule, verbs.resume_schedule):
-        run(conn, verb("daily"))
-    run(conn, verbs.unschedule("daily"))
+def test_bindings_are_entries_when_they_change(conn: Connection, orders: str) -> None:
     for verb_of_topics in (verbs.bind_topic, verbs.bind_topic, verbs.unbind_topic, verbs.unbind_topic):
         run(conn, verb_of_topics(orders, "a.*"))
-    assert [row[1] for row in entries(conn)] == [
-        *("schedule", "schedule", "pause_schedule", "resume_schedule", "unschedule"),
-        *("bind_topic", "unbind_topic"),
-    ]
+    assert [row[1] for row in entries(conn)] == ["bind_topic", "unbind_topic"]
     assert conn.execute("SELECT DISTINCT queue_name FROM messages.audit").fetchall() == [(orders,)]
 
 

@@ -109,7 +109,6 @@ VERBS = {
     "search_messages": ("SELECT messages.search_messages()", "observer admin"),
     "metrics": ("SELECT messages.metrics()", "observer admin"),
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
-    "schedules": ("SELECT messages.schedules()", "observer admin"),
     "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
@@ -117,7 +116,6 @@ VERBS = {
     "health": ("SELECT messages.health()", "observer upkeep admin"),
     "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
     "look_at_next": ("SELECT messages.look_at_next('')", "upkeep admin"),
-    "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
     "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
     "expect_cron": ("SELECT messages.expect_cron(NULL)", "upkeep admin"),
@@ -131,12 +129,7 @@ VERBS = {
     "purge_queue": ("SELECT messages.purge_queue('orders')", "admin"),
     "bind_topic": ("SELECT messages.bind_topic('orders', 'shop.*')", "admin"),
     "unbind_topic": ("SELECT messages.unbind_topic('orders', 'shop.*')", "admin"),
-    "schedule": ("SELECT messages.schedule('nightly', '0 3 * * *', 'orders', '1')", "admin"),
-    "unschedule": ("SELECT messages.unschedule('nightly')", "admin"),
-    "pause_schedule": ("SELECT messages.pause_schedule('nightly')", "admin"),
-    "resume_schedule": ("SELECT messages.resume_schedule('nightly')", "admin"),
     "partition_archive": ("SELECT messages.partition_archive('month')", "admin"),
-    "cron_matches": ("SELECT messages.cron_matches('0 3 * * *', localtimestamp)", "admin"),
     "adopt_archive_default": ("SELECT messages.adopt_archive_default()", "admin"),
     "apply_retention": ("SELECT messages.apply_retention()", "admin"),
     "grant_queue": ("SELECT messages.grant_queue('orders', 'nobody_at_all', 'consume')", "admin"),
@@ -340,8 +333,6 @@ def names(session: Connection, query: str) -> set[str]:
 
 
 def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
-    for queue_name in ("orders", "bills"):
-        conn.execute("SELECT messages.schedule(%s, '0 3 * * *', %s, '1')", [f"nightly_{queue_name}", queue_name])
     for query in (
         "SELECT queue_name FROM messages.status()",
         "SELECT queue_name FROM messages.ready_queues()",
@@ -355,7 +346,6 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
         "SELECT queue_name FROM messages.archive_overview",
         "SELECT messages.granted_queues('publish')",
         "SELECT messages.granted_queues()",
-        "SELECT queue_name FROM messages.schedules()",
     ):
         assert names(bob, query) == {"orders"}, query
         if "granted" not in query:
@@ -457,11 +447,10 @@ def test_a_privilege_on_a_queue_allows_its_verbs_there_and_none_elsewhere(
 
 
 def test_the_upkeep_of_a_limited_login_is_that_of_all_queues(conn: Connection, login: Login, bob: Connection) -> None:
-    conn.execute("SELECT messages.schedule('nightly', '* * * * *', 'bills', '1')")
-    conn.execute("UPDATE messages.schedule SET checked_until = now() - interval '5 min'")
-    upkeep = login("bob", "messages_upkeep")
-    upkeep.execute("SELECT messages.upkeep()")
-    assert upkeep.execute("SELECT messages.run_schedules()").fetchone() == (1,)
+    (message,) = run(conn, verbs.lease("bills"))
+    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE id = %s", [message.id])
+    assert "freed" in run(login("bob", "messages_upkeep"), verbs.upkeep())
+    assert conn.execute("SELECT FROM messages.message WHERE id = %s", [message.id]).rowcount == 0, "its last attempt"
 
 
 def test_a_topic_that_reaches_another_queue_is_refused(conn: Connection, bob: Connection) -> None:

@@ -26,7 +26,6 @@ CHECKS = [
     "upkeep_steps",
     "cron_jobs",
     "cron_history",
-    "schedules",
     "dispatches",
     "held_snapshot",
     "dead_tuples",
@@ -158,19 +157,6 @@ def test_upkeep_that_is_late_names_its_age_and_who_did_it(
     assert check(conn, "upkeep_lag").severity == "ok"
 
 
-def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_fixes(
-    conn: Connection, queue: Callable[..., str]
-) -> None:
-    conn.execute("SELECT messages.schedule('nightly', '* * * * *', %s, '1')", [queue()])
-    assert check(conn, "schedules").finding == "schedules on time: 1"
-    conn.execute("UPDATE messages.schedule SET checked_until = checked_until - interval '10 minutes'")
-    late = check(conn, "schedules")
-    assert late.severity == "warning"
-    assert re.search(r"schedule nightly is late by 00:0[89]:", late.finding)
-    fix(conn, late.fix)
-    assert check(conn, "schedules").severity == "ok"
-
-
 def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
     conn: Connection, queue: Callable[..., str]
 ) -> None:
@@ -235,8 +221,11 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
 @pytest.mark.parametrize(
     ("damage", "finding"),
     [
-        ("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname ~ 'schedules'", "pg_cron has no job for schedules"),
-        ("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname ~ 'upkeep'", "pg_cron has no job for upkeep"),
+        (
+            "SELECT cron.unschedule(jobid) FROM cron.job;"
+            " UPDATE messages.upkeep_run SET cron_at = cron_at - interval '4 minutes'",
+            r"pg_cron did no upkeep for 00:04:0\d.*",
+        ),
         (
             "SELECT cron.alter_job(jobid, active => false) FROM cron.job WHERE jobname = 'messages:upkeep'",
             r"pg_cron job \d+ \(upkeep\) is not active",
@@ -269,6 +258,36 @@ def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection,
     assert check(cron_conn, "cron_jobs").finding.endswith("does the upkeep as messages_cron")
 
 
+@pytest.mark.cron
+def test_a_job_that_publishes_and_fails_is_a_warning_until_a_run_succeeds(cron_conn: Connection, role: str) -> None:
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
+    schedule = "SELECT cron.schedule_in_database(%s, '0 3 * * *', %s, current_database(), %s)"
+    ((job,),) = cron_conn.execute(schedule, ["nightly", "SELECT messages.publish('orders', '1')", role]).fetchall()
+    cron_conn.execute(schedule, ["not ours", "SELECT other_messages.publish()", role])
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+    ran = (
+        "INSERT INTO cron.job_run_details (jobid, runid, database, command, status, return_message)"
+        " SELECT jobid, %s, database, command, %s, %s FROM cron.job WHERE jobid = %s"
+    )
+    cron_conn.execute(ran, [1_000_001, "failed", "connection failed", job])
+    found = check(cron_conn, "cron_jobs")
+    assert found.severity == "warning"
+    assert found.finding == f"the last run of pg_cron job {job} (nightly), as {role}, failed: connection failed"
+    cron_conn.execute(ran, [1_000_002, "succeeded", "1 row", job])
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+
+
+@pytest.mark.cron
+def test_a_job_that_publishes_as_a_superuser_is_critical(cron_conn: Connection) -> None:
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
+    cron_conn.execute("SELECT cron.schedule('nightly', '0 3 * * *', 'SELECT messages.publish(''orders'', ''1'')')")
+    found = check(cron_conn, "cron_jobs")
+    assert found.severity == "critical"
+    assert "(nightly) runs as the superuser postgres" in found.finding
+    fix(cron_conn, found.fix)
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+
+
 def schedule_by_hand(conn: Connection, name: str, command: str) -> None:
     call = "SELECT cron.schedule_in_database(%s, '* * * * *', %s, current_database(), %s)"
     conn.execute(call, [name, command, CRON_ROLE])
@@ -279,7 +298,6 @@ def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_session: Connecti
     run(cron_session, verbs.install_cron(CRON_ROLE))
     run(cron_session, verbs.uninstall_cron())
     schedule_by_hand(cron_session, "mine", "SELECT messages.upkeep()")
-    schedule_by_hand(cron_session, "mine too", "SELECT messages.run_schedules()")
     assert "did no upkeep yet" in check(cron_session, "cron_jobs").finding
     upkeep_of_pg_cron(cron_session)
     own_name = check(cron_session, "cron_jobs")
@@ -296,7 +314,7 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
         SELECT j.jobid, run.runid, current_database(), 'postgres', run.command, run.status, run.ended, run.ended
           FROM cron.job j CROSS JOIN (VALUES
                (1, 'SELECT messages.upkeep()', 'failed', NULL::timestamptz),
-               (2, 'SELECT messages.run_schedules()', 'succeeded', now() - interval '8 days'),
+               (2, 'SELECT messages.upkeep()', 'succeeded', now() - interval '8 days'),
                (3, 'SELECT messages.upkeep()', 'succeeded', now()),
                (4, 'SELECT mine()', 'succeeded', now() - interval '9 days')
           ) AS run (runid, command, status, ended)
@@ -386,17 +404,16 @@ def test_a_job_that_the_owner_cannot_see_is_judged_by_what_it_did(cron_session: 
     ("command", "finding"),
     [
         ("SELECT 1", "pg_cron has no job for the upkeep, and nobody else does it"),
-        ("SELECT messages.upkeep(), messages.run_schedules()", "pg_cron has no job for the upkeep, and nobody else"),
+        ("SELECT messages.upkeep()", "pg_cron has no job for the upkeep, and nobody else does it"),
     ],
 )
 def test_a_job_of_a_stranger_does_not_pass_for_the_upkeep_by_its_name(
     cron_conn: Connection, role: str, command: str, finding: str
 ) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
-    for name in ("messages:upkeep", "messages:schedules"):
-        cron_conn.execute(
-            "SELECT cron.schedule_in_database(%s, '* * * * *', %s, current_database(), %s)", [name, command, role]
-        )
+    cron_conn.execute(
+        "SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', %s, current_database(), %s)", [command, role]
+    )
     assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "warning"
@@ -408,11 +425,9 @@ def test_a_job_of_a_stranger_does_not_pass_for_the_upkeep_by_its_name(
 @pytest.mark.cron
 def test_a_job_for_another_database_does_not_pass_and_is_not_removed(cron_conn: Connection) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
-    for name in ("upkeep", "schedules"):
-        command = f"SELECT messages.{name.replace('schedules', 'run_schedules')}()"
-        cron_conn.execute(
-            "SELECT cron.schedule_in_database(%s, '* * * * *', %s, 'postgres')", [f"messages:{name}", command]
-        )
+    cron_conn.execute(
+        "SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', 'postgres')"
+    )
     assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
     assert check(cron_conn, "cron_jobs").severity == "warning"
     run(cron_conn, verbs.install_cron(CRON_ROLE))
@@ -443,7 +458,7 @@ def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it
     run(cron_conn, verbs.install_cron("postgres"))
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "critical"
-    assert found.finding.count("runs as the superuser postgres") == 2
+    assert "(messages:upkeep) runs as the superuser postgres" in found.finding
     fix(cron_conn, found.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     owners = "SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'"

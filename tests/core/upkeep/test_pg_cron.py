@@ -13,7 +13,6 @@ import pytest
 from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
 from tests.core.upkeep.test_health import check, fix
-from tests.core.upkeep.test_schedules import only
 from tests.waiting import PATIENCE, until, until_waiting
 from tools.postgres import Cluster
 
@@ -21,14 +20,18 @@ Connection = psycopg.Connection[Any]
 pytestmark = pytest.mark.cron
 
 
-def test_pg_cron_publishes_at_a_real_tick(cron_session: Connection) -> None:
-    run(cron_session, verbs.install_cron(CRON_ROLE))
-    run(cron_session, verbs.schedule("s", "* * * * *", "default", 1))
-    due = only(cron_session).next_at
-    cron_session.execute("LISTEN new_message")
-    (rung,) = cron_session.notifies(timeout=75, stop_after=1)
-    assert cron_session.execute("SELECT id::text FROM messages.message").fetchall() == [(rung.payload,)]
-    assert only(cron_session).last_tick == due
+def test_pg_cron_publishes_as_a_login_that_may(cron_session: Connection, cron_dsn: str) -> None:
+    cron_session.execute("CREATE EXTENSION IF NOT EXISTS pg_cron; CREATE ROLE shop LOGIN IN ROLE messages_publisher")
+    try:
+        cron_session.execute("GRANT USAGE ON SCHEMA cron TO shop; LISTEN new_message")
+        with psycopg.connect(cron_dsn, user="shop", autocommit=True) as shop:
+            shop.execute("SELECT cron.schedule('minutely', '* * * * *', $$SELECT messages.publish('default', '7')$$)")
+        (rung,) = cron_session.notifies(timeout=75, stop_after=1)
+        assert cron_session.execute("SELECT id::text, message FROM messages.message").fetchall() == [(rung.payload, 7)]
+        assert check(cron_session, "cron_jobs").severity != "critical"
+    finally:
+        cron_session.execute("SELECT cron.unschedule(jobid) FROM cron.job WHERE username = 'shop'")
+        cron_session.execute("DROP OWNED BY shop; DROP ROLE shop")
 
 
 def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_session: Connection) -> None:
