@@ -20,7 +20,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 # What takes minutes goes with all tests: the walk through all settings, and what waits for minutes of pg_cron.
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/connection/test_settings.py \
 	--ignore=tests/core/upkeep/test_pg_cron.py \
-	--ignore=tests/core/package/test_testing_plugin.py --ignore=tests/core/package/test_wheel.py --ignore=tests/core/cli/test_docs.py
+	--ignore=tests/core/package/test_wheel.py --ignore=tests/core/cli/test_docs.py
 # What takes long alone: the walk of `make states`, one through pairs of verbs, and what calls cost among 100,000 messages;
 # copies of whole servers, installations that wait for each other, upgrades under a load, and a pooler;
 # thousands of outcomes for a breaker, a signal at each line of a worker, and a minute of pg_cron.

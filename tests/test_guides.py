@@ -228,3 +228,20 @@ def test_a_login_that_may_publish_schedules_its_job(cron_session: Connection, cr
         assert cron_session.execute("SELECT message FROM messages.message").fetchall() == [({"kind": "nightly"},)]
     finally:
         cron_session.execute("DROP OWNED BY shop; DROP ROLE shop")
+
+
+def test_the_tests_of_users_run_each_in_a_database_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    server = cluster.dsn(user="tester").rpartition("/")[0]
+    for name in ("conftest.py", "test_orders.py"):
+        code = block("testing.md", name).replace("postgresql://tester@localhost:5432", server)
+        (tmp_path / name).write_text(code)
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute("CREATE ROLE tester LOGIN CREATEDB")
+        try:
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            assert "3 passed" in done.stdout, done.stdout
+            assert admin.execute("SELECT FROM pg_database WHERE datname LIKE 'test\\_%'").fetchall() == []
+        finally:
+            admin.execute("DROP ROLE tester")

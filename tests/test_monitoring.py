@@ -20,9 +20,9 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli import exposition
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
-from airflow_provider_pgqueue.testing.ports import free_port
 from tests.waiting import until
 from tools import ROOT, prometheus
+from tools.ports import free_port
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]

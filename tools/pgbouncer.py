@@ -10,10 +10,9 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from airflow_provider_pgqueue.testing import server_user
-from airflow_provider_pgqueue.testing.ports import free_port
-from tools import SetupError
+from tools import SetupError, server_user
 from tools.binaries import program
+from tools.ports import free_port
 
 _SETTINGS: Final = """
 [databases]

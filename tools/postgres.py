@@ -12,11 +12,10 @@ from typing import Final, LiteralString
 import psycopg
 from psycopg import sql
 
-from airflow_provider_pgqueue.testing import server_user
-from airflow_provider_pgqueue.testing.binaries import Binaries
-from airflow_provider_pgqueue.testing.server import Server
-from tools import QUEUE_DATABASE, STATE, SetupError, run_main
+from tools import QUEUE_DATABASE, STATE, SetupError, run_main, server_user
 from tools.binaries import embedded, find
+from tools.programs import Binaries
+from tools.server import Server
 
 SETTINGS: Final[Mapping[str, str | int]] = {
     "max_connections": 300,

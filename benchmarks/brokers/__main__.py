@@ -23,9 +23,9 @@ from typing import Any, Final
 import psutil
 
 from airflow_provider_pgqueue.core import connect, install, run, verbs
-from airflow_provider_pgqueue.testing.ports import free_port
-from airflow_provider_pgqueue.testing.server import Server
 from tools import ROOT, STATE, SetupError
+from tools.ports import free_port
+from tools.server import Server
 
 _COUNT: Final = 100
 _PLACE: Final = STATE / "brokers"

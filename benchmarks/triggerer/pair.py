@@ -10,8 +10,8 @@ import signal
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_pgqueue.testing.ports import free_port
 from tools import processes
+from tools.ports import free_port
 from tools.postgres import Cluster
 
 ADDRESSES: Final = ("127.0.0.1", "127.0.0.2")

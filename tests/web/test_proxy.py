@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from airflow_provider_pgqueue.cli.program import program
-from airflow_provider_pgqueue.testing.ports import free_port
 from tests.airflow_layer.conftest import as_json
 from tests.conftest import Connection
 from tests.web.airflow_server import environment
 from tests.web.conftest import hidden, serving
 from tests.web.proxy import proxied
+from tools.ports import free_port
 
 _ADDRESS = re.compile(r'\s(?:href|src|action|hx-get)="([^"#?][^"]*)"')
 

@@ -149,7 +149,7 @@ class Stage:
         )
         if done.returncode:
             return
-        from airflow_provider_pgqueue.testing import server_user
+        from tools import server_user
 
         space = disk / "space"
         space.mkdir()

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
-from airflow_provider_pgqueue.testing import server_user
 from tests.core.upkeep.test_health import check
 from tests.waiting import until
+from tools import server_user
 from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]

@@ -28,10 +28,6 @@ ALLOWED = {
     ("export/chunk.py", "SET LOCAL max_parallel_workers_per_gather = 0"): SETTING,
     ("export/chunk.py", "SET LOCAL synchronize_seqscans = off"): SETTING,
     ("export/partition.py", "SELECT {} {}"): "the names of a partition and of its columns",
-    ("testing/fixture.py", "SET LOCAL lock_timeout = '5s'"): SETTING,
-    ("testing/databases.py", "CREATE DATABASE {} TEMPLATE {}"): NAMES,
-    ("testing/databases.py", "DROP DATABASE IF EXISTS {}"): NAMES,
-    ("testing/databases.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,
     ("cli/doctor.py", "SHOW transaction_read_only"): SETTING,
     ("core/privilege.py", "GRANT messages_"): SHOWN,
 }

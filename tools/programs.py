@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from airflow_provider_pgqueue.testing import SetupError
+from tools import SetupError
 
 OLDEST = 15
 

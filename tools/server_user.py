@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_pgqueue.testing import SetupError
+from tools import SetupError
 
 
 @cache

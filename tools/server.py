@@ -1,26 +1,19 @@
-"""Starts a private PostgreSQL server in a directory of its own, as a user who is not root.
-
-That of a test run does not outlive the run, not even a killed one for long.
-"""
+"""Starts a private PostgreSQL server in a directory of its own, as a user who is not root."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from airflow_provider_pgqueue.testing import SetupError, server_user
-from airflow_provider_pgqueue.testing.binaries import Binaries, installed
-from airflow_provider_pgqueue.testing.ports import free_port
+from tools import SetupError, server_user
+from tools.ports import free_port
+from tools.programs import Binaries, installed
 
-_PREFIX: Final = "pgqueue-test-"
 _LONGEST_SOCKET_PATH: Final = 100  # the system allows 107 bytes, and the server adds .s.PGSQL.<port>
 
 
@@ -158,35 +151,3 @@ class Server:
     def _log_tail(self) -> str:
         log = self.directory / "server.log"
         return "\n".join(log.read_text(errors="replace").splitlines()[-10:]) if log.exists() else ""
-
-
-@contextmanager
-def private_server() -> Iterator[str]:
-    """Start a PostgreSQL server in a temporary directory, give its URI, and remove it at the end.
-
-    Servers that killed runs left behind are removed first. SetupError if there are no programs, or they do not start.
-    """
-    _remove_abandoned()
-    with ExitStack() as at_end:
-        directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        server_user.give(directory)
-        # The lock says that this run lives; it gets its name when it is held, so that nobody finds it free.
-        unnamed = at_end.enter_context((directory / "lock.new").open("w"))
-        fcntl.flock(unnamed, fcntl.LOCK_EX)
-        os.rename(unnamed.name, directory / "lock")
-        server = Server(directory)
-        at_end.callback(server.destroy)
-        server.start()
-        yield server.dsn()
-
-
-def _remove_abandoned() -> None:
-    user = server_user.server_user()
-    own = {os.geteuid(), user.pw_uid if user else os.geteuid()}
-    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
-        # Locked: that run lives. Not found: another run removed it just now.
-        with suppress(BlockingIOError, FileNotFoundError):
-            if lock.parent.lstat().st_uid in own:
-                with lock.open() as held:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    Server(lock.parent).destroy()
