@@ -26,9 +26,9 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.core.client import require, run
-from airflow_provider_pgqueue.core.duration import Duration
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.function import check_call, load_function
+from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.canary import wait_for_canary
 from airflow_provider_pgqueue.core.repair.share import Outcomes, RepairShare
@@ -132,10 +132,34 @@ class Repair:
         """
 
         def work(repair: Repair, ids: Sequence[int]) -> Outcomes:
-            rate = repair.max_per_second
-            return RepairShare(conn=conn, repair=repair, max_per_second=rate, stop=stop, on_batch=on_batch).work(ids)
+            return repair.share(conn, stop=stop, on_batch=on_batch).work(ids)
 
         return repair_by(work, self, lambda: nullcontext(conn), stop)
+
+    def share(
+        self,
+        conn: psycopg.Connection[Any],
+        *,
+        tasks: int = 1,
+        stop: Callable[[], bool] = lambda: False,
+        on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
+    ) -> RepairShare:
+        """Return what repairs the messages of one of so many tasks, which keep the rate together."""
+        validator = load_validator(self.validator)
+        return RepairShare(
+            conn=conn,
+            function=awaited(load_function(self.function)),
+            validator=validator and awaited(validator),
+            which=self.which,
+            remedied_by=self.remedied_by,
+            lease_for=as_timedelta(self.lease_for),
+            batch_size=self.batch_size,
+            delay=as_timedelta(self.delay),
+            dry_run=self.dry_run,
+            max_per_second=self.max_per_second and self.max_per_second / tasks,
+            stop=stop,
+            on_batch=on_batch,
+        )
 
 
 def check_chosen(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 
@@ -16,16 +16,11 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.held import Held
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome, LeaseLost
-from airflow_provider_pgqueue.core.function import awaited, load_function
 from airflow_provider_pgqueue.core.message import DeadMessage
 from airflow_provider_pgqueue.core.repair.answer import KEEP, Remedy, RepairFunction, find_remedy
-from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
-from airflow_provider_pgqueue.core.verbs import Statement
-
-if TYPE_CHECKING:
-    from airflow_provider_pgqueue.core.repair.repair import Repair
+from airflow_provider_pgqueue.core.repair.validator import Validator
+from airflow_provider_pgqueue.core.verbs import DeadFilter, Statement
 
 Outcomes = dict[int, str]
 
@@ -43,21 +38,19 @@ class RepairShare:
     """
 
     conn: psycopg.Connection[Any]
-    repair: Repair
+    function: RepairFunction
+    validator: Validator | None
+    which: DeadFilter
+    remedied_by: str
+    lease_for: timedelta
+    batch_size: int
+    delay: timedelta
+    dry_run: bool
     max_per_second: float | None
     stop: Callable[[], bool] = lambda: False
     on_batch: Callable[[Counter[str]], None] = lambda outcomes: None
-    _function: RepairFunction = field(init=False)
-    _validator: Validator | None = field(init=False)
-    _lease_for: timedelta = field(init=False)
     _due: float = field(init=False, default_factory=time.monotonic)
     """When the next batch may begin."""
-
-    def __post_init__(self) -> None:
-        function, validator = self.repair.function, load_validator(self.repair.validator)
-        self._function = awaited(load_function(function))
-        self._validator = validator and awaited(validator)
-        self._lease_for = as_timedelta(self.repair.lease_for)
 
     def work(self, ids: Sequence[int]) -> Outcomes:
         """Repair these messages, and return what became of each; those that `stop` left out are missing.
@@ -71,13 +64,13 @@ class RepairShare:
         if self.stop():
             return outcomes
         missing = set(ids) - outcomes.keys()
-        return outcomes | (dict.fromkeys(missing, "held") if self.repair.dry_run else self._await(missing))
+        return outcomes | (dict.fromkeys(missing, "held") if self.dry_run else self._await(missing))
 
     def _batches(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
         """Divide ids into batches, each when the rate allows it, until told to stop."""
         # A batch has at most what one second allows, so that the rate is even.
         rate = self.max_per_second
-        most = self.repair.batch_size
+        most = self.batch_size
         size = most if rate is None else min(most, max(1, int(rate)))
         for place in range(0, len(ids), size):
             self._pause_until(self._due)
@@ -91,12 +84,12 @@ class RepairShare:
             return {}
         if self.max_per_second is not None:
             self._due = max(self._due, time.monotonic()) + len(messages) / self.max_per_second
-        if self.repair.dry_run:
+        if self.dry_run:
             return {message.id: self._remedy(message).outcome for message in messages if not self.stop()}
-        lease = DeadLease(self.conn, messages, lease_for=self._lease_for)
+        lease = DeadLease(self.conn, messages, lease_for=self.lease_for)
         # Ended before the lease is settled: the transaction would see a renewal that fails.
         with closing(Renewal()) as renewal:
-            renewal.hold(lease, self._lease_for)
+            renewal.hold(lease, self.lease_for)
             try:
                 remedies = {
                     message.id: self._remedy(message) if lease.holds(message) else Remedy("lost")
@@ -107,27 +100,25 @@ class RepairShare:
                 # Whoever mends the function and starts again need not wait for the end of the lease.
                 lease.give_back()
                 raise
-        delay = as_timedelta(self.repair.delay)
-        return lease.settle(remedies, delay=delay, remedied_by=self.repair.remedied_by)
+        return lease.settle(remedies, delay=self.delay, remedied_by=self.remedied_by)
 
     def _remedy(self, message: DeadMessage) -> Remedy:
-        most = self.repair.which.max_requeues
+        most = self.which.max_requeues
         if most is not None and message.requeues >= most:
             return Remedy("left")
-        return find_remedy(message, self._function, self._validator)
+        return find_remedy(message, self.function, self.validator)
 
     def _lease(self, ids: Collection[int]) -> list[DeadMessage]:
-        which = verbs.DeadFilter(self.repair.which.queue_name, ids=ids)
-        holder = self.repair.remedied_by
-        statement = verbs.lease_dead(which, max_messages=len(ids), lease_for=self._lease_for, locked_by=holder)
+        which, holder = DeadFilter(self.which.queue_name, ids=ids), self.remedied_by
+        statement = verbs.lease_dead(which, max_messages=len(ids), lease_for=self.lease_for, locked_by=holder)
         # A dry run leases the messages and gives them back at once, without an attempt.
-        with self.conn.transaction(force_rollback=self.repair.dry_run):
+        with self.conn.transaction(force_rollback=self.dry_run):
             return run(self.conn, statement)
 
     def _await(self, missing: set[int]) -> Outcomes:
         """Wait for what somebody holds, perhaps a process that died: at most twice `lease_for`."""
         outcomes: Outcomes = {}
-        patience = time.monotonic() + 2 * self._lease_for.total_seconds()
+        patience = time.monotonic() + 2 * self.lease_for.total_seconds()
         while missing := missing - outcomes.keys():
             outcomes |= self._remedied(missing)
             for batch in self._batches(sorted(missing - outcomes.keys())):
@@ -143,7 +134,7 @@ class RepairShare:
     def _remedied(self, ids: Collection[int]) -> Outcomes:
         found = run(self.conn, verbs.remedies(ids))
         return {
-            id_: remedy if remedied_by == self.repair.remedied_by else "remedied"
+            id_: remedy if remedied_by == self.remedied_by else "remedied"
             for id_, (remedy, remedied_by) in found.items()
         }
 

@@ -16,7 +16,6 @@ from airflow_provider_pgqueue.core.message import DeadResult
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
-from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, function_or_name
 
@@ -105,12 +104,11 @@ def repair(
 
 def _repaired(pipeline: Pipeline, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
     """Divide messages among tasks, and return what became of each."""
-    tasks, rate, database = min(pipeline.at_once(), len(ids)), wanted.max_per_second, pipeline.database
+    tasks, database = min(pipeline.at_once(), len(ids)), pipeline.database
 
     def share(number: int) -> dict[int, str]:
         with database.connect("pgqueue repair", patient=True) as conn:
-            share = RepairShare(conn=conn, repair=wanted, max_per_second=rate and rate / tasks)
-            return share.work(ids[number::tasks])
+            return wanted.share(conn, tasks=tasks).work(ids[number::tasks])
 
     def say() -> None:
         done = pipeline.ask(verbs.count_remedies(wanted.remedied_by))
