@@ -723,11 +723,7 @@ BRIEFLY: dict[type[Any], dict[str, Any]] = {
 }
 # What only some classes refuse, and what contradicts itself.
 REFUSED_BY: dict[type[Any], list[dict[str, Any]]] = {
-    PgQueueMessageSensor: [{"topic": "a..b"}],
-    PgQueueMessageTrigger: [{"topic": "a..b"}],
-    PgQueueConsumeOperator: [
-        *({"topic": "a..b"}, {"batch_size": 10_001}, {"apply_function": None}, {"apply_function_batch": print})
-    ],
+    PgQueueConsumeOperator: [*({"batch_size": 10_001}, {"apply_function": None}, {"apply_function_batch": print})],
     PgQueueRequeueOperator: [{"fail_on": ["requeued"]}, {"topic": "a..b"}],
     PgQueueSetupOperator: [{"cron": "yes"}],
     PgQueuePublishOperator: [

@@ -73,7 +73,6 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
     show_default=True,
     help="How often to look for messages if no notification arrives.",
 )
-@click.option("--topic", metavar="PATTERN", help="Handle only messages whose topic matches, such as 'orders.#'.")
 @click.option("--until-empty", is_flag=True, help="End when no message is ready instead of waiting.")
 @click.option(
     "--processes",

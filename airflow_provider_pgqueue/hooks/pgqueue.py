@@ -190,10 +190,9 @@ class PgQueueHook(PostgresHook):
         max_messages: int = 1,
         lease_for: Duration | None = None,
         locked_by: str | None = None,
-        topic: str | None = None,
         conn: Connection | None = None,
     ) -> Lease:
-        """Lease ready messages, optionally only those that match a topic pattern, for a `with` block.
+        """Lease ready messages for a `with` block.
 
         Without `lease_for` a lease lasts as long as the policy of the queue says.
         The lease is renewed while the block runs. At the end of the block, messages that were not settled are archived
@@ -205,7 +204,6 @@ class PgQueueHook(PostgresHook):
             max_messages=max_messages,
             lease_for=lease_for,
             locked_by=locked_by,
-            topic=topic,
         )
         with ExitStack() as stack:
             session = stack.enter_context(self._session(conn))

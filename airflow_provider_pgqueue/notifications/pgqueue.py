@@ -41,7 +41,7 @@ class PgQueueNotifier(BaseNotifier):
         and try it was: `dag_id`, `run_id`, `task_id`, `map_index`, `try_number`, and the `reason` that Airflow gives.
     :param headers: an object kept next to the body.
     :param reference: a text to find the message by; by default DAG, run, task and map index of a task.
-    :param topic: words with dots between them, by which consumers can choose messages.
+    :param topic: words with dots between them that name the kind of message.
     :param priority: from 0 to 9; higher is leased first.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """

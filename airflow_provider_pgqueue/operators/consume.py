@@ -110,7 +110,7 @@ class PgQueueConsumeOperator(WaitingTask):
         messages failed; None never fails it.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
         **RULES,
@@ -211,7 +211,6 @@ class PgQueueConsumeOperator(WaitingTask):
             give_up_after=self.give_up_after,
             on_error=self.on_error,
             handled_by=handled_by,
-            topic=self.topic,
         )
 
     def _fail_on_failed(self, failed: int, handled: int) -> None:
@@ -277,7 +276,6 @@ class PgQueueConsumeOperator(WaitingTask):
             queue_name=self.queue_name,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
-            topic=self.topic,
             for_task=True,
             ring_after=ring_after,
         )

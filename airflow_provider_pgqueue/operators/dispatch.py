@@ -49,7 +49,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "topic", "conf", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "conf", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
         **RunStarter.rules,
@@ -103,7 +103,6 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
             on_failure=self.on_failure,
             lease_for=self.lease_for,
             dispatched_by=name_of(context),
-            topic=self.topic,
         )
 
     def _trigger(self, ring_after: float) -> PgQueueDispatchTrigger:
@@ -113,7 +112,6 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
             max_open=self.max_open,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
-            topic=self.topic,
             ring_after=ring_after,
         )
 

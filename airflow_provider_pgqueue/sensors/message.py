@@ -17,12 +17,11 @@ class PgQueueMessageSensor(DoorbellSensor):
     The result means what the doorbell of a `PgQueueMessageTrigger` means. The further parameters are
     those of `DoorbellSensor`.
 
-    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param min_messages: how many ready messages to wait for.
     :param max_wait: accept fewer when the oldest has been ready for this long.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "topic", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, **MESSAGE_RULES}
     trigger_class = PgQueueMessageTrigger
     idle_without: ClassVar[Mapping[str, str]] = {"max_wait": "min_messages"}
@@ -30,12 +29,10 @@ class PgQueueMessageSensor(DoorbellSensor):
     def __init__(
         self,
         *,
-        topic: str | None = None,
         min_messages: int = 1,
         max_wait: Duration | None = None,
         **kwargs: Unpack[DoorbellArguments],
     ) -> None:
         super().__init__(max_wait=max_wait, **kwargs)
-        self.topic = topic
         self.min_messages = min_messages
         self.check_written()

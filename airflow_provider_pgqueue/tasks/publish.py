@@ -72,7 +72,7 @@ class PublishTask(QueueTask):
     :param headers: an object kept next to each body.
     :param origin: add the headers `airflow`, which names the task, and `traceparent`, if the task is traced.
     :param reference: a text to find the messages by; by default DAG, run, task and map index.
-    :param topic: words with dots between them, by which consumers can choose messages.
+    :param topic: words with dots between them that name the kind of message.
     :param group_key: messages of a group are leased one at a time and in order.
     :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default all
         tries of the task have the same key, and a task that is cleared has another, so that it publishes again. With a

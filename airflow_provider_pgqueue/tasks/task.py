@@ -190,7 +190,7 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
 
     def _waited_for(self) -> str:
         """Say what the task waited for, and how long."""
-        given = {name: getattr(self, name, None) for name in ("topic", "results", "min_messages")}
+        given = {name: getattr(self, name, None) for name in ("results", "min_messages")}
         chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
         limit = getattr(self, name)

@@ -19,7 +19,6 @@ class WaitingArguments(TaskArguments, total=False):
     """The arguments of a `WaitingTask`."""
 
     queue_name: Required[str]
-    topic: str | None
     wait_for_messages: bool
     wait_timeout: Duration | None
     poll_interval: Duration
@@ -29,7 +28,6 @@ class WaitingTask(QueueTask):
     """Handles the ready messages of a queue; if there are none, it may wait in the triggerer, without a worker slot.
 
     :param queue_name: the queue.
-    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param wait_for_messages: when there is nothing to do, wait in the triggerer.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: the time between two looks while waiting when no notification arrives.
@@ -39,7 +37,6 @@ class WaitingTask(QueueTask):
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
         "queue_name": argument.queue_name,
-        "topic": optional(argument.topic_pattern),
         "wait_for_messages": truth,
         "wait_timeout": optional(WAIT_TIMEOUT),
         "poll_interval": POLL_INTERVAL,
@@ -54,7 +51,6 @@ class WaitingTask(QueueTask):
         self,
         *,
         queue_name: str,
-        topic: str | None = None,
         wait_for_messages: bool = False,
         wait_timeout: Duration | None = None,
         poll_interval: Duration = 30.0,
@@ -63,7 +59,6 @@ class WaitingTask(QueueTask):
     ) -> None:
         super().__init__(retries=retries, **kwargs)
         self.queue_name = queue_name
-        self.topic = topic
         self.wait_for_messages = wait_for_messages
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval

@@ -48,13 +48,11 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
         "max_open": whole(1, 10_000),
     }
 
-    def __init__(
-        self, *, dag_id: str, max_open: int, topic: str | None = None, **kwargs: Unpack[TriggerArguments]
-    ) -> None:
+    def __init__(self, *, dag_id: str, max_open: int, **kwargs: Unpack[TriggerArguments]) -> None:
         # Before the checks, which the base class makes.
         self.dag_id = dag_id
         self.max_open = max_open
-        super().__init__(topic=topic, **kwargs)
+        super().__init__(**kwargs)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""

@@ -117,8 +117,6 @@ class _Hub:
         self._times = times
         self._waiters: set[Waiter] = set()
         self._paces: dict[Hashable, _Pace] = {}
-        # Questions that took too long for all queues together, and are asked for each queue apart.
-        self._apart: set[Hashable] = set()
         self._listener = Listener(
             self._connect,
             self._look,
@@ -222,14 +220,12 @@ class _Hub:
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
         """Run one query for each kind of question, however many ask it, and return how soon to look again."""
-        self._apart &= {waiter.question for waiter in self._waiters}
         asking: defaultdict[Hashable, list[Waiter]] = defaultdict(list)
         for waiter in self._waiters:
-            alone = waiter.watch.queue_name if waiter.question in self._apart else None
-            asking[waiter.question, alone].append(waiter)
+            asking[waiter.question].append(waiter)
         self._paces = {question: self._paces.get(question) or _Pace(self._times.min_gap) for question in asking}
-        # A filter reads each message that it leaves out, so those without one go first.
-        order = sorted(asking, key=lambda one: (asking[one][0].watch.is_filtered, self._paces[one].failures))
+        # What was too slow goes last.
+        order = sorted(asking, key=lambda one: self._paces[one].failures)
         now = asyncio.get_running_loop().time()
         due = [one for one in order if self._paces[one].at <= now]
         if asking and not due:
@@ -251,10 +247,6 @@ class _Hub:
         except (TimeoutError, ConnectionFailed) as error:
             if not _took_too_long(conn, error):
                 raise
-            if asked[0].watch.is_filtered and len({waiter.watch.queue_name for waiter in asked}) > 1:
-                # One large queue is enough for that: the others need not wait for it.
-                self._apart.add(asked[0].question)
-                return [timedelta(0)]
             pace.failures += 1
             pause = pace.record(clock() - began, clock(), asked[0].watch.asks_every)
             for waiter in asked:

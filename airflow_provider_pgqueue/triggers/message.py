@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import ClassVar, Final, Unpack
 
-from airflow_provider_pgqueue.core.argument import Rule, duration, optional, topic_pattern, whole
+from airflow_provider_pgqueue.core.argument import Rule, duration, optional, whole
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger, TriggerArguments
 from airflow_provider_pgqueue.triggers.watch import MessageWatch
 
 MESSAGE_RULES: Final[Mapping[str, Rule]] = {
-    "topic": optional(topic_pattern),
     # Counted at each look.
     "min_messages": whole(1, 1_000_000),
     "max_wait": optional(duration(timedelta(0), timedelta(days=366))),
@@ -23,10 +22,9 @@ class PgQueueMessageTrigger(DoorbellTrigger):
     """Fires a doorbell `{"queue_name", "ready", "oldest_age", "topics"}` when the queue has messages to lease.
 
     `ready` is counted up to about a thousand, `oldest_age` is in seconds, and `topics` has up to twenty different
-    topics of the messages that were counted. Messages that cannot be leased now, because of `max_leased` or the filter,
-    are not ready. The further parameters are those of `DoorbellTrigger`.
+    topics of the messages that were counted. Messages that cannot be leased now, because of `max_leased`, are not
+    ready. The further parameters are those of `DoorbellTrigger`.
 
-    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param min_messages: fire only when this many messages are ready.
     :param max_wait: the time after which fewer are enough, counted from when the oldest became ready.
     """
@@ -37,13 +35,11 @@ class PgQueueMessageTrigger(DoorbellTrigger):
     def __init__(
         self,
         *,
-        topic: str | None = None,
         min_messages: int = 1,
         max_wait: Duration | None = None,
         **kwargs: Unpack[TriggerArguments],
     ) -> None:
         super().__init__(**kwargs)
-        self.topic = topic
         self.min_messages = min_messages
         self.max_wait = None if max_wait is None else seconds(max_wait)
         self.check_arguments()

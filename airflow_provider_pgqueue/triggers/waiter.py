@@ -12,7 +12,6 @@ from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 log = logging.getLogger(__name__)
 _IF_SLOW: Final = "The server is slow, or statement_timeout of this login too short: messages.health() may say why."
-_IF_FILTERED: Final = "Few messages match: publish those that it waits for to a queue of their own."
 
 
 class Waiter:
@@ -65,13 +64,12 @@ class Waiter:
         self._doubt_at = now + self._doubt_again if self._was_open else -math.inf
 
     def see_slow(self, took: float, pause: float) -> None:
-        """Warn that the look was cancelled, once until one succeeds, and without naming the topic."""
+        """Warn that the look was cancelled, once until one succeeds."""
         if not self._is_slow:
             queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
-            by_topic = " by topic" if self.watch.is_filtered else ""
             self._warning = (
-                f"{queue}: a look{by_topic} was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
-                f"after it come more rarely. {_IF_FILTERED if by_topic else _IF_SLOW}"
+                f"{queue}: a look was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
+                f"after it come more rarely. {_IF_SLOW}"
             )
             self._rung.set()
         self._is_slow = True

@@ -49,11 +49,6 @@ class Watch(ABC):
         return type(self)
 
     @property
-    def is_filtered(self) -> bool:
-        """Whether it leaves messages out by their topic; each message that it leaves out is read."""
-        return False
-
-    @property
     def asks_every(self) -> float:
         """The seconds between two looks, whatever rings meanwhile."""
         return 0.0
@@ -104,30 +99,16 @@ class Watch(ABC):
 
 @dataclass(slots=True, kw_only=True)
 class MessageWatch(Watch):
-    """Waits for `min_messages` ready messages, or for one that has been ready for `max_wait` seconds.
+    """Waits for `min_messages` ready messages, or for one that has been ready for `max_wait` seconds."""
 
-    Only messages that match `topic` count.
-    """
-
-    topic: str | None = None
     min_messages: int = 1
     max_wait: float | None = None
 
-    @property
-    def question(self) -> Hashable:
-        return type(self), self.topic
-
-    @property
-    def is_filtered(self) -> bool:
-        return self.topic is not None
-
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[ReadyQueue]]:
-        any_one = next(iter(watches))
         return verbs.ready_queues(
             sorted({watch.queue_name for watch in watches}),
             count_up_to=max(_COUNT_UP_TO, *(watch.min_messages for watch in watches)),
-            topic=any_one.topic,
         )
 
     def _judge(self, rows: Sequence[ReadyQueue], since_ring: float) -> tuple[Doorbell | None, bool]:

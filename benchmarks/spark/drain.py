@@ -60,7 +60,6 @@ def _drain(dsn: str, function: Callable[[pa.Table], Any]) -> None:
         parallelism=1,
         batch_size=_BATCH,
         lease_for=None,
-        topic=None,
         max_messages=None,
         give_up_after=20,
         holder="spark bench ",

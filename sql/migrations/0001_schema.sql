@@ -157,7 +157,7 @@ COMMENT ON COLUMN messages.message.reference IS 'The publisher''s own key.';
 COMMENT ON COLUMN messages.message.headers IS 'Metadata next to the body.';
 COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, where it is not visible_at: it takes it again at the end of a delay, or when it no longer waits behind others of its group. Nothing is due then.';
-COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
+COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them, by which publish_topic chooses the queues.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published; or as many at once as max_leased_per_group of the queue says.';
 COMMENT ON COLUMN messages.message.fair_key IS 'The key whose turn it takes, in a queue with fair_by; "" for messages without one. NULL: it was published without turns.';
 COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters; a text without a class begins with a space. NULL if no attempt failed so far.';

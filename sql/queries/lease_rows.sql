@@ -3,4 +3,4 @@
 SELECT l.id, l.message::text, l.reference, l.attempts::integer, l.headers::text, l.topic, l.group_key, l.created_at,
        l.max_attempts::integer, l.lock_token
   FROM pg_catalog.set_config('synchronous_commit', 'off', true),
-       messages.lease(%(queue_name)s, %(max_messages)s, %(lease_for)s, %(locked_by)s, %(topic)s) AS l
+       messages.lease(%(queue_name)s, %(max_messages)s, %(lease_for)s, %(locked_by)s) AS l

@@ -333,9 +333,9 @@ TIMED_OUT = {"error": "Trigger timeout"}
     [
         (
             lambda: PgQueueMessageSensor(
-                task_id="t", queue_name="orders", topic="a.*", min_messages=5, timeout=timedelta(minutes=3)
+                task_id="t", queue_name="orders", min_messages=5, timeout=timedelta(minutes=3)
             ),
-            r"messages of queue 'orders' \(topic='a\.\*', min_messages=5\) until the timeout of 0:03:00 was over",
+            r"messages of queue 'orders' \(min_messages=5\) until the timeout of 0:03:00 was over",
         ),
         (
             lambda: PgQueueDeadMessageSensor(task_id="t", queue_name="orders", results=["failed"], timeout=90),
@@ -351,10 +351,9 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 queue_name="orders",
                 apply_function=print,
                 wait_for_messages=True,
-                topic="a.#",
                 wait_timeout=timedelta(hours=1),
             ),
-            r"messages of queue 'orders' \(topic='a\.#'\) until the wait_timeout of 1:00:00",
+            r"messages of queue 'orders' until the wait_timeout of 1:00:00",
         ),
         (
             lambda: PgQueueDispatchOperator(

@@ -489,15 +489,6 @@ def test_what_is_said_about_a_message_reaches_it(conn_id: str, queue: Queue, run
     assert row[5] >= moment
 
 
-def test_a_consumer_of_a_topic_leaves_the_others(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
-    PgQueueHook(conn_id).publish_batch(queue("orders"), [1, 2], topics=["shop.order", "shop.mail"])
-    assert run(consume(apply_function=lambda message: None, topic="*.order")) == {"success": 1}
-    assert bodies(conn) == [2]
-
-
-# Consume --------------------------------------------------------------------------------------------------------------
-
-
 def judge(message: Message) -> Outcome | None:
     match message.body:
         case "bad":
@@ -549,17 +540,11 @@ def test_an_empty_queue_is_done_or_waited_for_as_wanted(conn_id: str, queue: Que
         run(waiting, "execute_complete", event={"ready": 1})
 
 
-@pytest.mark.parametrize("why", [{"topic": "shop"}, {"max_leased": 1}], ids=lambda why: next(iter(why)))
-def test_a_consumer_that_waits_is_not_rung_for_what_it_cannot_lease(
-    conn_id: str, queue: Queue, run: Run, why: dict[str, Any]
-) -> None:
+def test_a_consumer_that_waits_is_not_rung_for_what_it_cannot_lease(conn_id: str, queue: Queue, run: Run) -> None:
     hook = PgQueueHook(conn_id)
-    policy = {name: value for name, value in why.items() if name == "max_leased"}
-    hook.publish_batch(queue("orders", **policy), [1, 2])
-    if policy:
-        hook.run(verbs.lease("orders"))
-    filters = {name: value for name, value in why.items() if name not in policy}
-    waiting = consume(apply_function=judge, wait_for_messages=True, **filters)
+    hook.publish_batch(queue("orders", max_leased=1), [1, 2])
+    hook.run(verbs.lease("orders"))
+    waiting = consume(apply_function=judge, wait_for_messages=True)
     with pytest.raises(TaskDeferred) as deferred:
         run(waiting)
     watch = deferred.value.trigger.watch()

@@ -32,7 +32,7 @@ TRIGGERS = [
     PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="other", poll_interval=5),
     PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]),
     PgQueueDeadMessageTrigger(queue_name="orders"),
-    PgQueueDispatchTrigger(queue_name="orders", dag_id="pack", max_open=3, topic="*.order"),
+    PgQueueDispatchTrigger(queue_name="orders", dag_id="pack", max_open=3),
 ]
 
 

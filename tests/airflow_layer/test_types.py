@@ -41,14 +41,14 @@ from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 
 PgQueueMessageSensor(task_id="wait", queue_name="orders", min_messages=3, timeout=60, pool="slow", retries=2)
-PgQueueConsumeOperator(task_id="consume", queue_name="orders", apply_function="a:b", topic="a.#", owner="me")
+PgQueueConsumeOperator(task_id="consume", queue_name="orders", apply_function="a:b", batch_size=5, owner="me")
 """
 BAD = [
     ("min_messages=", "min_mesages="),
     ("timeout=60", "timeout='60'"),
     ('pool="slow"', 'pol="slow"'),
     ('queue_name="orders", apply', 'queue="orders", apply'),
-    ('topic="a.#"', "topic=1"),
+    ("batch_size=5", "batch_size='5'"),
 ]
 
 

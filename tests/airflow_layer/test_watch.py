@@ -100,15 +100,6 @@ def test_one_question_counts_far_enough_for_all_who_ask() -> None:
     assert MessageWatch.ask(watches).given == {"queue_names": ["a", "b"], "count_up_to": 5000}
 
 
-def test_those_who_filter_alike_ask_one_question() -> None:
-    some = [MessageWatch(queue_name=name, topic="a.*") for name in ("a", "b")]
-    same = MessageWatch(queue_name="c", topic="a.*")
-    others = [MessageWatch(queue_name="a"), MessageWatch(queue_name="a", topic="b.*"), DeadMessageWatch(queue_name="a")]
-    assert {watch.question for watch in some} == {same.question}
-    assert len({watch.question for watch in [*others, same]}) == 4
-    assert MessageWatch.ask(some).given["topic"] == "a.*"
-
-
 def test_a_newer_dead_message_rings_at_once_and_the_same_ones_again_later() -> None:
     watch = DeadMessageWatch(queue_name="orders", ring_every=10)
     assert watch.hear([dead(7)], 0.0) == {

@@ -25,8 +25,8 @@ SELECT count(*) FROM messages.route_topic('ordersxoldxeu');
 SELECT queue_name FROM messages.publish_topic('all.day.long', '{"n": 9}', priority => 0);
 -- publish_topic of none
 SELECT messages.publish_topic('allxday', '1');
--- lease by topic
-SELECT message ->> 'n', attempts, priority, reference, topic FROM messages.lease('$q', 10, topic => 'orders.*.eu', lease_for => '90 seconds');
+-- lease one
+SELECT message ->> 'n', attempts, priority, reference, topic FROM messages.lease('$q', 1, lease_for => '90 seconds');
 -- lease
 SELECT message ->> 'n', attempts, reference, topic, group_key, lock_expires_at - clock_timestamp() BETWEEN '59 min' AND '1 hour' FROM messages.lease('$q', 10, locked_by => 'me', lease_for => '1 hour') ORDER BY 1;
 -- extend

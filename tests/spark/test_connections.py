@@ -62,7 +62,7 @@ def test_many_executors_drain_over_six_connections(
     published = publish(conn, 1000) if queue("orders") else set()
     share = Share(
         database=Database(narrow), queue="orders", function=handle, parallelism=EXECUTORS, batch_size=10,
-        lease_for=None, topic=None, max_messages=None, give_up_after=20, holder="run", stop_key=1,
+        lease_for=None, max_messages=None, give_up_after=20, holder="run", stop_key=1,
     )  # fmt: skip
     # As if most had found no connection for a minute.
     monkeypatch.setattr(TUNING, "connection_patience", 0.5)

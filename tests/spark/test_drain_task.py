@@ -39,7 +39,6 @@ def share_of(dsn: str, function: Any, **options: Any) -> Share:
         "parallelism": 1,
         "batch_size": 40,
         "lease_for": None,
-        "topic": None,
         "max_messages": None,
         "give_up_after": 20,
         "holder": HOLDER,

@@ -56,14 +56,12 @@ class Intake:
         lease_for: Duration | None = None,
         handler_timeout: Duration | None = None,
         handled_by: str | None = None,
-        topic: str | None = None,
     ) -> None:
         self.conn = conn
         self._queue_name = queue_name
         self._handled_by = handled_by
         self._lease_for = None if lease_for is None else as_timedelta(lease_for)
         self._handler_timeout = None if handler_timeout is None else as_timedelta(handler_timeout)
-        self._topic = topic
         self._read_json = _json_reader(conn)
         self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
         self._late: list[PGresult] = []
@@ -161,7 +159,7 @@ class Intake:
                 log.warning("could not release %s (%s)", quantity(len(ids)), type(failed).__name__)
 
     def _wanted(self, max_messages: int) -> list[Any]:
-        return [self._queue_name, max_messages, self._lease_for, self._handled_by, self._topic]
+        return [self._queue_name, max_messages, self._lease_for, self._handled_by]
 
     def _fetch(self, name: str, arguments: list[Any], cursor: _Cursor | None = None) -> list[tuple[Any, ...]]:
         # With its own cursor, whose last rows `give_back` may need.

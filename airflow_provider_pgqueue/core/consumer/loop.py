@@ -68,7 +68,7 @@ class Consumer:
     transactions should be shorter than the lease: a rollback undoes the renewals that came meanwhile.
 
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
-    policy. With a `topic` pattern only matching messages are leased; the others stay in the queue.
+    policy.
 
     With a `handler_timeout` the handler runs in a thread of its own. If it takes longer for a message, or on average
     longer for each message of its batch, the lease is no longer renewed: when it ends, the message is delivered again,
@@ -90,7 +90,6 @@ class Consumer:
     give_up_after: int | None = 100
     on_error: ErrorRules | None = None
     handled_by: str | None = None
-    topic: str | None = None
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
@@ -154,7 +153,6 @@ class Loop:
             lease_for=consumer.lease_for,
             handler_timeout=consumer.handler_timeout,
             handled_by=consumer.handled_by,
-            topic=consumer.topic,
         )
         self._stack = ExitStack()
         self._renewal = self._stack.enter_context(closing(Renewal()))

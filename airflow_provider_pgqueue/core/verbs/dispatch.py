@@ -21,7 +21,6 @@ def dispatch_messages(
     on_failure: Literal["retry", "fail"] = "retry",
     lease_for: Duration = timedelta(hours=6),
     dispatched_by: str | None = None,
-    topic: str | None = None,
 ) -> Statement[list[Dispatch]]:
     """Lease messages for runs of a DAG, record a dispatch for each run, and return those; the caller starts the runs.
 

@@ -22,11 +22,10 @@ def lease(
     max_messages: int = 1,
     lease_for: Duration | None = None,
     locked_by: str | None = None,
-    topic: str | None = None,
 ) -> Statement[list[Message]]:
     """Lease up to `max_messages` ready messages under one new token: highest priority first, then oldest.
 
-    With a `topic` pattern, only messages whose topic matches it. Raises QueuePaused for a paused queue.
+    Raises QueuePaused for a paused queue.
     """
     # A crash of the server that undoes the lease makes the messages ready again: nothing is lost.
     return Statement("lease", locals(), messages_of(Message), durable=False)

@@ -37,7 +37,7 @@ class Options(TopicOptions, total=False):
     - `expires_in`: it is archived as `expired` if nobody handled it by then.
     - `headers`: an object kept next to the body, of at most 64 kB.
     - `reference`: a text to find it by, of at most 2,600 bytes.
-    - `topic`: words with dots between them, by which consumers can choose.
+    - `topic`: words with dots between them that name the kind of message.
     - `group_key`: messages of a group are leased one at a time and in order.
     - `dedup_key`: it is published once in `dedup_window`, by default the window of the queue. With
       `on_conflict="replace"` a repeated key replaces the body of a message that still waits. Without a key either is

@@ -122,13 +122,8 @@ def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[l
     return Statement("status", locals(), list_of(QueueStatus))
 
 
-def ready_queues(
-    queue_names: Collection[str] | None = None, *, count_up_to: int = 1000, topic: str | None = None
-) -> Statement[list[ReadyQueue]]:
-    """Return the queues that have a message to lease now or later, in one query for any number of queues.
-
-    With a `topic` pattern only matching messages count, as in `lease`.
-    """
+def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
+    """Return the queues that have a message to lease now or later, in one query for any number of queues."""
     return Statement("ready_queues", locals(), list_of(ReadyQueue))
 
 

@@ -29,7 +29,7 @@ def run_holder(run_id: str) -> Statement[str]:
     return Statement("run_holder", locals(), one)
 
 
-def run_backlog(holder: str, queue_name: str, *, topic: str | None = None) -> Statement[Row]:
+def run_backlog(holder: str, queue_name: str) -> Statement[Row]:
     """Count what is left for a run: `ready`, `held` by its own leases, `waiting` (delayed, or held by others)."""
     return Statement("run_backlog", locals(), only_row)
 

@@ -64,7 +64,7 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL) again;
+        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(consume.queue_name, wanted - taken, tries, true) again;
         EXIT WHEN wanted = 0;
     END LOOP;
 END $$;

@@ -2,8 +2,7 @@ CREATE OR REPLACE FUNCTION messages.lease(
     queue_name   text,
     max_messages integer  DEFAULT 1,
     lease_for    interval DEFAULT NULL,
-    locked_by    text     DEFAULT NULL,
-    topic        text     DEFAULT NULL
+    locked_by    text     DEFAULT NULL
 ) RETURNS SETOF messages.leased_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- The planner must walk message_order_idx whatever its statistics say, also in a session that planned when the table was empty.
@@ -11,14 +10,13 @@ SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET
 AS $$
 #variable_conflict use_column
 DECLARE
-    called  timestamptz := clock_timestamp();
-    moment  timestamptz := called;
-    token   uuid        := gen_random_uuid();
-    pattern text        := CASE WHEN lease.topic IS NOT NULL THEN messages.topic_regex(lease.topic) END;
-    wanted  integer     := CASE WHEN lease.max_messages BETWEEN 1 AND 10000 THEN lease.max_messages
-                               ELSE messages.check_lease(lease.queue_name, false, lease.max_messages, NULL)::integer END;
-    tries   integer     := 0;
-    taken   integer;
+    called timestamptz := clock_timestamp();
+    moment timestamptz := called;
+    token  uuid        := gen_random_uuid();
+    wanted integer     := CASE WHEN lease.max_messages BETWEEN 1 AND 10000 THEN lease.max_messages
+                              ELSE messages.check_lease(lease.queue_name, false, lease.max_messages, NULL)::integer END;
+    tries  integer     := 0;
+    taken  integer;
 BEGIN
     -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases
     -- look: a hint, which look() corrects. Mostly this is done once, and as one statement, because PL/pgSQL prepares each of its
@@ -50,7 +48,6 @@ BEGIN
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                    -- Skip groups that another session is judging, without waiting for it. A queue has 1,024 of these locks.
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(lane.lock_key, hashtext(m.group_key) & 1023))
-                   AND (pattern IS NULL OR '.' || m.topic ~ pattern)
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) found
              LIMIT wanted),
         leased AS (
@@ -71,7 +68,7 @@ BEGIN
             SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l
              -- True in any case: a lease without a timer would never end.
              WHERE CASE WHEN l.mark IS NOT NULL AND l.first > l.begins + CASE WHEN l.fair_by IS NULL THEN interval '0.2 ms' ELSE '0' END
-                             AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked AND pattern IS NULL
+                             AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
                         THEN setval(l.mark, (extract(epoch FROM l.first) * 1000000)::bigint) > 0 ELSE true END
              LIMIT 1)
         SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,
@@ -80,9 +77,9 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern) again;
+        SELECT again.wanted, again.moment INTO wanted, moment FROM messages.lease_again(lease.queue_name, wanted - taken, tries, false) again;
         EXIT WHEN wanted = 0;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text) IS
-    'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest; only those whose topic matches the pattern. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: a transaction that leased from a queue with a max_leased stays open.';
+COMMENT ON FUNCTION messages.lease(text, integer, interval, text) IS
+    'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: a transaction that leased from a queue with a max_leased stays open.';

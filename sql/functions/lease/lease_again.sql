@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.lease_again(
-    queue_name text, INOUT wanted integer, tries integer, consumes boolean, pattern text, OUT moment timestamptz
+    queue_name text, INOUT wanted integer, tries integer, consumes boolean, OUT moment timestamptz
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
@@ -41,7 +41,6 @@ BEGIN
                    AND m.visible_at >= lane.begins AND m.visible_at <= lease_again.moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > lease_again.moment)
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
-                   AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern)
                  ORDER BY m.visible_at LIMIT look_at FOR UPDATE SKIP LOCKED) m
              LIMIT look_at) m;
         again := ready IS NOT NULL;
@@ -60,11 +59,11 @@ BEGIN
             SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;
         ELSE
             -- All of them were put behind others of their groups just now; others may be ready after them.
-            SELECT a.wanted, a.moment INTO wanted, moment FROM messages.lease_again(lease_again.queue_name, wanted, tries + 1, consumes, pattern) a;
+            SELECT a.wanted, a.moment INTO wanted, moment FROM messages.lease_again(lease_again.queue_name, wanted, tries + 1, consumes) a;
         END IF;
         RETURN;
     END IF;
     moment := clock_timestamp();
 END $$;
-COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS
+COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean) IS
     'For how many messages a lease that found fewer than it wanted should try again, and the time at which that try begins. It should if a look may have made some ready, if others are ready behind messages of groups, of which each try puts ten times as many behind as the one before, and at the first try for as many as a max_leased allows; under a rate_limit for as many as rate_left allows, which this call uses up. Errors as in lease.';

@@ -1,7 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.ready_queues(
     queue_names text[]  DEFAULT NULL,
-    count_up_to integer DEFAULT 1000,
-    topic       text    DEFAULT NULL
+    count_up_to integer DEFAULT 1000
 )
 RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -14,7 +13,7 @@ BEGIN
     PERFORM messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
     RETURN QUERY
     WITH asked AS MATERIALIZED (           -- one time for all lanes, in any plan
-        SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern,
+        SELECT clock_timestamp() AS moment,
                -- A mark that is read is locked until the commit. Without it all that is leased is walked over.
                ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
     SELECT q.queue_name, least(sum(found.ready), free.leases, min(rate.leases))::bigint,
@@ -41,12 +40,10 @@ BEGIN
                AND m.visible_at >= mark.from_at AND m.visible_at <= moment
                AND m.lock_expires_at IS NULL
                AND (m.expires_at IS NULL OR m.expires_at > moment)
-               AND (pattern IS NULL OR '.' || m.topic ~ pattern)
              ORDER BY m.visible_at LIMIT count_up_to) oldest) found
       LEFT JOIN LATERAL (
         SELECT m.visible_at FROM messages.message_rows m
          WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
-           AND (pattern IS NULL OR '.' || m.topic ~ pattern)
          ORDER BY m.visible_at LIMIT 1) coming ON true
       LEFT JOIN LATERAL (
         SELECT true AS waits FROM messages.message_rows m
@@ -66,5 +63,5 @@ BEGIN
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR bool_or(behind.waits)
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
 END $$;
-COMMENT ON FUNCTION messages.ready_queues(text[], integer, text) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: a negative number.';

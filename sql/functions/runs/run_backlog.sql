@@ -1,7 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.run_backlog(
     holder     text,
     queue_name text,
-    topic      text DEFAULT NULL,
     OUT ready   bigint,
     OUT held    bigint,
     OUT waiting bigint
@@ -10,8 +9,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment  timestamptz := clock_timestamp();
-    pattern text        := CASE WHEN run_backlog.topic IS NOT NULL THEN messages.topic_regex(run_backlog.topic) END;
+    moment timestamptz := clock_timestamp();
 BEGIN
     PERFORM messages.check_queue(run_backlog.queue_name, 'observe');
     SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
@@ -22,8 +20,8 @@ BEGIN
       INTO ready, held, waiting
       FROM messages.message_rows m
      CROSS JOIN LATERAL (SELECT coalesce(m.lock_expires_at <= moment, true) AS free, m.locked_by) lease
-     WHERE m.queue_name = run_backlog.queue_name COLLATE "default" AND (pattern IS NULL OR '.' || m.topic ~ pattern);
+     WHERE m.queue_name = run_backlog.queue_name COLLATE "default";
     waiting := waiting - ready - held;
 END $$;
-COMMENT ON FUNCTION messages.run_backlog(text, text, text) IS
+COMMENT ON FUNCTION messages.run_backlog(text, text) IS
     'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';

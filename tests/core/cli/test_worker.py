@@ -142,13 +142,6 @@ def test_a_batch_function_gets_a_lease_at_a_time(work: Work, conn: Connection) -
     assert "stopped" not in ended.err, "it says so once"
 
 
-def test_a_topic_pattern_leaves_other_topics_alone(work: Work, conn: Connection) -> None:
-    for topic in ("orders.new", "orders.old"):
-        run(conn, verbs.publish("default", topic, topic=topic))
-    work("Packer.pack", "--topic", "orders.new", "--until-empty")
-    assert [body for body, _, _ in results(conn)] == ["orders.new"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_worker_after_the_message_in_hand(
     program: Program, dsn: str, conn: Connection, folder: Path, number: signal.Signals

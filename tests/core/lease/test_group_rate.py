@@ -205,10 +205,14 @@ def test_who_looks_at_a_message_that_has_to_wait_sees_until_when(conn: Connectio
     assert (waits["state"], waits["ends_at"]) == ("behind", wakes_at)
 
 
-def test_a_message_that_the_consumer_does_not_want_keeps_no_other_of_its_group(conn: Connection, queue: Queue) -> None:
+def test_a_message_that_another_transaction_has_keeps_no_other_of_its_group(
+    conn: Connection, other: Connection, queue: Queue
+) -> None:
     queue("orders", **TWO)
-    run(conn, verbs.publish_batch("orders", [*"abcd"], group_keys=["g"] * 4, topics=["x", "x", "y", "y"]))
-    assert bodies(lease(conn, topic="y")) == ["c", "d"]
+    publish(conn, "a1", "a2", "a3", "a4")
+    with other.transaction():
+        other.execute("SELECT FROM messages.message WHERE message IN ('\"a1\"', '\"a2\"') FOR UPDATE")
+        assert bodies(lease(conn)) == ["a3", "a4"]
 
 
 def test_a_message_that_comes_late_gets_a_timer_next_to_a_rate_of_the_queue_too(conn: Connection, queue: Queue) -> None:

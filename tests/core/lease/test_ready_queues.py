@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import ReadyQueue
@@ -16,35 +15,9 @@ Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
 
-def ready(conn: Connection, **filters: Any) -> ReadyQueue | None:
-    rows = run(conn, verbs.ready_queues(["orders"], **filters))
+def ready(conn: Connection) -> ReadyQueue | None:
+    rows = run(conn, verbs.ready_queues(["orders"]))
     return rows[0] if rows else None
-
-
-@pytest.mark.parametrize(
-    ("filters", "number"),
-    [
-        ({}, 4),
-        ({"topic": "shop.*"}, 2),
-        ({"topic": "#.mail"}, 2),
-        ({"topic": "nobody"}, 0),
-        ({"topic": "shop.order"}, 1),
-    ],
-)
-def test_only_what_the_filter_would_lease_is_ready(shared: Connection, filters: dict[str, Any], number: int) -> None:
-    topics = ["shop.order", "shop.mail", "mail", None]
-    with shared.transaction(force_rollback=True):
-        run(shared, verbs.publish_batch("orders", [1, 2, 3, 4], topics=topics))
-        found = ready(shared, **filters)
-        assert (found.ready if found else 0) == number
-        assert len(run(shared, verbs.lease("orders", max_messages=9, **filters))) == number
-
-
-def test_what_comes_later_counts_only_if_the_filter_would_lease_it(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish(queue("orders"), 1, topic="mail", delay=timedelta(hours=1)))
-    found = ready(conn, topic="mail")
-    assert found.next_in is not None
-    assert ready(conn, topic="shop") is None
 
 
 def test_where_nothing_comes_later_nobody_is_told_to_look_again(conn: Connection, queue: Queue) -> None:
@@ -79,8 +52,6 @@ def test_the_topics_of_what_is_ready_are_named_once_and_at_most_twenty(conn: Con
     run(conn, verbs.publish("orders", 6, topic="later", delay=timedelta(hours=1)))
     found = ready(conn)
     assert found.topics == ["mail", "shop.order", "urgent"]
-    found = ready(conn, topic="shop.#")
-    assert found.topics == ["shop.order"]
     run(conn, verbs.lease("orders", max_messages=9))
     found = ready(conn)
     assert found.topics == []
@@ -97,14 +68,14 @@ def test_a_name_that_no_queue_has_and_a_paused_queue_are_closed(conn: Connection
     assert run(conn, verbs.closed_queues([])) == []
 
 
-def test_marks_and_pattern_are_read_once_and_not_for_each_message(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(200)), topics=["a.b"] * 200))
+def test_marks_are_read_once_and_not_for_each_message(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(200))))
     conn.execute("SET track_functions = 'all'")
     calls = """SELECT sum(coalesce(pg_stat_get_xact_function_calls(p.oid), 0)) FROM pg_proc p
-                WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN ('stored_time', 'topic_regex')"""
+                WHERE p.pronamespace = 'messages'::regnamespace AND p.proname = 'stored_time'"""
     with conn.transaction():
         ((before,),) = conn.execute(calls).fetchall()
-        found = ready(conn, topic="a.*")
+        found = ready(conn)
         ((after,),) = conn.execute(calls).fetchall()
     assert found.ready == 200
     assert 1 <= after - before <= 20, "ten lanes, and a look"

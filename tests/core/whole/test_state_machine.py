@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -44,11 +44,6 @@ QUEUES: dict[str, dict[str, Any]] = {
 }
 BINDINGS = {"blocks": "x.#", "short": "*.y"}
 REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
-# What a consumer may ask for, and which messages that means.
-FILTERS: dict[str, tuple[dict[str, Any], Callable[[Item], bool]]] = {
-    "any": ({}, lambda item: True),
-    "topic": ({"topic": "x.*"}, lambda item: item.topic == "x.y"),
-}
 
 
 @dataclass
@@ -316,16 +311,14 @@ class Verbs(RuleBasedStateMachine):
     @rule(
         pick=st.integers(0, 1000),
         number=st.sampled_from([1, 2, 3, 100]),
-        wanted=st.sampled_from(["any", "any", "any", "topic"]),
         looks=st.booleans(),
     )
-    def lease(self, pick: int, number: int, wanted: str, looks: bool) -> None:
-        self.lease_from(list(self.live.values())[pick % len(self.live)].queue, number, wanted, looks)
+    def lease(self, pick: int, number: int, looks: bool) -> None:
+        self.lease_from(list(self.live.values())[pick % len(self.live)].queue, number, looks)
 
-    def lease_from(self, queue: str, number: int, wanted: str = "any", looks: bool = True) -> None:
-        filters, matches = FILTERS[wanted]
-        ready = self.prepare(queue, matches, looks)
-        call = verbs.lease(queue, max_messages=number, lease_for=HOUR, locked_by="model", **filters)
+    def lease_from(self, queue: str, number: int, looks: bool = True) -> None:
+        ready = self.prepare(queue, looks)
+        call = verbs.lease(queue, max_messages=number, lease_for=HOUR, locked_by="model")
         messages = run(self.conn, call)
         self.reconcile()
         (token,) = {message.lock_token for message in messages} or {None}
@@ -335,14 +328,13 @@ class Verbs(RuleBasedStateMachine):
         for message in messages:
             item = self.live[message.id]
             assert self.is_ready(item), "a message that was not ready was leased"
-            assert matches(item)
             assert (message.body, message.priority) == (item.body, item.priority)
             item.attempts, item.lease, item.token = item.attempts + 1, "held", token
             assert (message.attempts, message.requeues) == (item.attempts, item.requeues)
             assert (message.topic, message.group_key, message.headers) == (item.topic, item.group, item.headers)
             taken.append(item)
         self.spend(queue, taken)
-        self.check_taken(queue, taken, limit, matches, ready)
+        self.check_taken(queue, taken, limit, ready)
         if token:
             self.tokens.append(token)
 
@@ -352,7 +344,7 @@ class Verbs(RuleBasedStateMachine):
         self.consume_from(queue, number, looks)
 
     def consume_from(self, queue: str, number: int, looks: bool = True) -> None:
-        ready = self.prepare(queue, FILTERS["any"][1], looks)
+        ready = self.prepare(queue, looks)
         ids = [message.id for message in run(self.conn, verbs.consume(queue, max_messages=number))]
         self.reconcile()
         taken = [self.live[id_] for id_ in ids]
@@ -361,9 +353,9 @@ class Verbs(RuleBasedStateMachine):
             item.attempts += 1
             self.finish(item, "success")
         self.spend(queue, taken)
-        self.check_taken(queue, taken, number, FILTERS["any"][1], ready)
+        self.check_taken(queue, taken, number, ready)
 
-    def prepare(self, queue: str, matches: Callable[[Item], bool], looks: bool) -> list[Item]:
+    def prepare(self, queue: str, looks: bool) -> list[Item]:
         """Let the next call look at the queue, or not, and return what is ready in an order that is known."""
         ((now,),) = self.conn.execute("SELECT clock_timestamp()").fetchall()
         self.allowed = self.rate_left(queue, now)
@@ -372,7 +364,7 @@ class Verbs(RuleBasedStateMachine):
             return []
         self.time_passes()
         self.look(queue)
-        return [item for item in self.of(queue) if self.is_ready(item) and matches(item) and item.group is None]
+        return [item for item in self.of(queue) if self.is_ready(item) and item.group is None]
 
     def rate_left(self, of: str | tuple[str, str], at: datetime, limit: str = "rate_limit") -> int:
         """Return how many may be leased at that time: as many steps of the rate as fit behind what is used up."""
@@ -399,15 +391,13 @@ class Verbs(RuleBasedStateMachine):
         if limit in (policy := QUEUES[of if isinstance(of, str) else of[0]]):
             self.spent[of] = max(self.spent.get(of, at), at) + number * policy["rate_period"] / policy[limit]
 
-    def check_taken(
-        self, queue: str, taken: Sequence[Item], limit: int, matches: Callable[[Item], bool], ready: Sequence[Item]
-    ) -> None:
+    def check_taken(self, queue: str, taken: Sequence[Item], limit: int, ready: Sequence[Item]) -> None:
         assert len(taken) <= max(limit, 0)
         limit = min(limit, self.allowed)
         # A call tries ten times at most, and takes one message of a group at a time.
         tries = max(Counter(item.group for item in taken if item.group).values(), default=0)
         if len(taken) < limit and queue not in self.damaged and tries < 9:
-            left = [item for item in self.of(queue) if self.is_ready(item) and matches(item)]
+            left = [item for item in self.of(queue) if self.is_ready(item)]
             # Under a rate, the first messages decide how many are leased, also those that then wait behind their group.
             grouped = "rate_limit" in QUEUES[queue] and any(item.group for item in self.of(queue))
             assert not left or (grouped and taken), "a message that was ready was left"

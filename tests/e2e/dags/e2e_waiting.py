@@ -34,7 +34,7 @@ with DAG("e2e_begin", schedule=None):
         """Read all of the doorbell."""
         return doorbell
 
-    read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin", topic="a.#").output)
+    read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin").output)
 
 with DAG("e2e_nowhere", schedule=None):
     PgQueueMessageSensor(task_id="wait", queue_name="e2e_nowhere", pgqueue_conn_id="nowhere", retries=0)

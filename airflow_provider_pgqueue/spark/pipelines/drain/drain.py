@@ -53,7 +53,6 @@ def drain(
     parallelism: int | None = None,
     batch_size: int = 1000,
     lease_for: Duration | None = None,
-    topic: str | None = None,
     max_messages: int | None = None,
     give_up_after: int = 100,
 ) -> Summary:
@@ -74,7 +73,6 @@ def drain(
     :param batch_size: Messages per lease; never more than a task's share of what is ready.
     :param lease_for: How long the messages of a killed task wait; renewed while the function works. Default: the
         policy of the queue.
-    :param topic: Only messages whose topic matches this pattern.
     :param max_messages: Archive at most this many, over all tries of the run.
     :param give_up_after: End when the function fails with the same error on this many messages at the start of a task,
         or on 95 % of its last 10 times as many; the rest is given back without counting an attempt. Messages that
@@ -92,7 +90,6 @@ def drain(
         parallelism=pipeline.parallelism,
         batch_size=batch_size,
         lease_for=None if lease_for is None else as_timedelta(lease_for),
-        topic=topic,
         max_messages=max_messages,
         give_up_after=give_up_after,
         holder=pipeline.ask(verbs.run_holder(pipeline.run_id)),

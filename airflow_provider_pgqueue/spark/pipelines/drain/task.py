@@ -73,7 +73,6 @@ class Share:
     parallelism: int
     batch_size: int
     lease_for: timedelta | None
-    topic: str | None
     max_messages: int | None
     give_up_after: int
     holder: str
@@ -98,7 +97,7 @@ class Share:
 
         QueueNotFound if there is no such queue.
         """
-        return run(conn, verbs.run_backlog(f"{self.holder}{part}", self.queue, topic=self.topic))
+        return run(conn, verbs.run_backlog(f"{self.holder}{part}", self.queue))
 
     def is_stopped(self, conn: psycopg.Connection[Any]) -> bool:
         """Return whether the driver asks the tasks to stop: it then holds an advisory lock under a key of this run."""
@@ -192,7 +191,6 @@ class Consuming:
             "max_messages": size,
             "lease_for": self._lease_for,
             "locked_by": self._handled_by,
-            "topic": self._share.topic,
         }
         fix = partial(refused, verb="lease", queue_name=self._share.queue)
         rows = fetch(self._conn, tuple_row, query("lease_rows"), given, fix=fix)
