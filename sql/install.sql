@@ -247,7 +247,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/history/duration_quantile.sql
 
 -- What was done by hand
-\ir functions/audit/audited.sql
+\ir functions/audit/act_for.sql
+\ir functions/audit/publish_test.sql
 \ir functions/audit/audit_log.sql
 \ir functions/audit/record_audit.sql
 
@@ -269,7 +270,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Locks that are waited for briefly, and room for many
 \ir functions/locks/lock_briefly.sql
-\ir functions/locks/lock_name.sql
 \ir functions/locks/lock_queue.sql
 \ir functions/locks/lock_row.sql
 \ir functions/locks/raise_in_use.sql

@@ -25,7 +25,7 @@ TYPES: Final = {
     for type_, names in {
         "bigint[]": "dispatch_ids ids",
         "text[]": "dedup_keys failed_tasks fingerprints group_keys names queue_names references results topics",
-        "jsonb": "arguments causes failure headers manifest message messages outcomes output partitions rows summary"
+        "jsonb": "causes failure headers manifest message messages outcomes output partitions rows summary"
         " weights winner winners",
     }.items()
     for name in names.split()

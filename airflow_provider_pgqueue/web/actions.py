@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.json_text import JsonText
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.statement import Statement, one
 from airflow_provider_pgqueue.web import dead, fields, policy
 from airflow_provider_pgqueue.web.fields import Form
 from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
@@ -156,7 +157,7 @@ OF_QUEUES: Final[dict[str, Action]] = {
         "Publish a test message",
         "Publish",
         "The next consumer handles it like any other.",
-        "publish",
+        "publish_test",
         _publish,
         "Published message {id}.",
     ),
@@ -333,7 +334,10 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> R
             many = dead.Progress.of(form) if action.of_many else None
             if many is not None:
                 arguments["max_messages"] = many.next
-            rows = run(conn, verbs.audited(person.name, action.verb, arguments, request=UUID(form["request"])))
+            if action.verb in ("requeue_dead", "dismiss_dead"):
+                arguments["remedied_by"] = person.name
+            first = run(conn, verbs.act_for(person.name, UUID(form["request"])))
+            rows = run(conn, Statement(action.verb, arguments, list)) if first else None
     except QueueError:
         raise
     except (InvalidArgument, InvalidMessage) as error:
@@ -361,8 +365,8 @@ def _tell(request: Request, **said: Any) -> Response:
     return RedirectResponse(f"{root_of(request)}{path}?{urlencode(vouched(request, path, **said))}", 303)
 
 
-def _many(action: Action, rows: list[Any]) -> int:
+def _many(action: Action, rows: list[Row]) -> int:
     """Return how many messages it was, or the id of the one that was published."""
-    if action.verb in ("purge_queue", "publish"):
-        return int(rows[0])
+    if action.verb in ("purge_queue", "publish_test"):
+        return int(one(rows))
     return len(rows)

@@ -291,7 +291,7 @@ COMMENT ON COLUMN messages.archive_policy.only_row IS 'Always true: there is one
 COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the partitions that are made from now on.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
-COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports and of audited requests, so that only whoever may read this table can compute them.';
+COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports, so that only whoever may read this table can compute them.';
 
 CREATE TABLE messages.archive_removal (
     queue_name  text        NOT NULL,
@@ -421,7 +421,7 @@ CREATE TABLE messages.inbox (
     PRIMARY KEY (consumer, message_id)
 );
 CREATE INDEX inbox_handled_at_idx ON messages.inbox (handled_at);
-COMMENT ON TABLE messages.inbox IS 'The messages that messages.once() let through, for each consumer.';
+COMMENT ON TABLE messages.inbox IS 'The messages that messages.once() let through, for each consumer, and the requests of act_for().';
 COMMENT ON COLUMN messages.inbox.consumer IS 'The consumer that has the effect.';
 COMMENT ON COLUMN messages.inbox.message_id IS 'The message that it handled.';
 COMMENT ON COLUMN messages.inbox.handled_at IS 'When that was; the row is deleted after 30 days.';
@@ -775,29 +775,24 @@ CREATE TABLE messages.audit (
     at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     login       text        NOT NULL DEFAULT session_user,
     application text        NOT NULL DEFAULT current_setting('application_name'),
-    acting_user text,
+    acting_user text        DEFAULT left(nullif(current_setting('messages.acting_user', true), ''), 250),
     action      text        NOT NULL,
     queue_name  text,
     arguments   jsonb       NOT NULL,
-    affected    bigint,
-    xid         bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
-    request     uuid
+    affected    bigint
 );
 CREATE INDEX audit_at_idx ON messages.audit (at);
 CREATE INDEX audit_queue_name_idx ON messages.audit (queue_name, at);
-CREATE INDEX audit_request_idx ON messages.audit (request) WHERE request IS NOT NULL;
 COMMENT ON TABLE messages.audit IS 'What was done to the queues by hand. Only functions of the schema write it, and nobody but the owner can change it.';
 COMMENT ON COLUMN messages.audit.audit_id IS 'Numbers the entries.';
 COMMENT ON COLUMN messages.audit.at IS 'When it was done.';
 COMMENT ON COLUMN messages.audit.login IS 'The login that did it.';
 COMMENT ON COLUMN messages.audit.application IS 'The application_name of its session.';
-COMMENT ON COLUMN messages.audit.acting_user IS 'For whom the login did it, as the caller of audited() said; NULL: it did not say.';
+COMMENT ON COLUMN messages.audit.acting_user IS 'For whom the login did it, as it said with act_for(); NULL: it did not say.';
 COMMENT ON COLUMN messages.audit.action IS 'The verb.';
 COMMENT ON COLUMN messages.audit.queue_name IS 'The queue; NULL if the verb names none. It may have been dropped since.';
 COMMENT ON COLUMN messages.audit.arguments IS 'What the verb was given, without bodies, headers and tokens.';
 COMMENT ON COLUMN messages.audit.affected IS 'How many messages or grants it changed; NULL if the verb does not count.';
-COMMENT ON COLUMN messages.audit.xid IS 'The transaction.';
-COMMENT ON COLUMN messages.audit.request IS 'What audited() was asked by, so that a form that is sent twice is done once; NULL: it was not given.';
 
 -- What after_archive() has to know about a message that was archived.
 CREATE TYPE messages.ended_message AS (

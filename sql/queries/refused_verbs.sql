@@ -1,6 +1,6 @@
--- What the page offers to do, and what this login lacks for it: as audited() and check_access() would judge.
+-- What the page offers to do, and what this login lacks for it: as PostgreSQL and check_access() would judge.
 WITH verb (name, needs, privilege) AS (
-    VALUES ('publish', 'messages_publisher', 'publish'), ('requeue_dead', 'messages_consumer', 'consume'),
+    VALUES ('publish_test', 'messages_publisher', 'publish'), ('requeue_dead', 'messages_consumer', 'consume'),
            ('dismiss_dead', 'messages_consumer', 'consume'), ('release_messages', 'messages_consumer', 'consume'), ('cancel', 'messages_consumer', 'consume'),
            ('pause_queue', 'messages_admin', NULL), ('resume_queue', 'messages_admin', NULL),
            ('purge_queue', 'messages_admin', NULL), ('alter_queue', 'messages_admin', NULL))
@@ -13,7 +13,7 @@ SELECT v.name AS verb,
  CROSS JOIN LATERAL (
     SELECT bool_and(has_function_privilege(p.oid, 'EXECUTE')) AS callable
       FROM pg_catalog.pg_proc p
-     WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN (v.name, 'audited')) p
+     WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN (v.name, 'act_for')) p
  WHERE NOT p.callable
     OR (v.privilege IS NOT NULL AND messages.session_is_limited()
         AND %(queue_name)s::text NOT IN (SELECT messages.granted_queues(v.privilege)))

@@ -89,7 +89,7 @@ def message(conn: Connection, queue: Callable[..., str]) -> int:
         [row[1], [row[0]], text, text, failure],
     )
     conn.execute("SELECT messages.lease('orders', 1, locked_by => %s)", [text])
-    conn.execute("SELECT messages.audited(%s, 'pause_queue', '{\"queue_name\": \"orders\"}')", [text[:250]])
+    conn.execute("BEGIN; SELECT messages.act_for(%s); SELECT messages.pause_queue('orders'); COMMIT", [text[:250]])
     conn.execute("SELECT messages.upkeep()")
     id_: int = row[0]
     return id_

@@ -76,7 +76,7 @@ ENTRIES = {
     "pause": ("pause_queue", None),
     "resume": ("resume_queue", None),
     "purge": ("purge_queue", 1),
-    "publish": ("publish", 1),
+    "publish": ("publish_test", 1),
     "policy": ("alter_queue", None),
     "requeue": ("requeue_dead", 5),
     "dismiss": ("dismiss_dead", 5),
@@ -93,6 +93,8 @@ def test_each_action_is_one_entry_with_the_name_of_who_asked_and_is_done_once(
 ) -> None:
     client, path = browse(may_act=True), paths[action]
     form = form_of(client, path, max_messages="1000")
+    if action == "resume":
+        conn.execute("UPDATE messages.queue SET paused = true")
     with ThreadPoolExecutor(2) as twice:
         pages = list(twice.map(lambda _: send(client, path, form), range(2)))
     assert entries(conn) == [("ann", *ENTRIES[action])]

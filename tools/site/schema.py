@@ -23,7 +23,7 @@ _ORDER: Final = (
     *("upkeep", "partitions", "roles", "audit", "upgrade", "cron"),
 )
 _ASKED: Final = """
-    archive_checksums archive_log_end audited begin_partitions begin_run check_queues_exist
+    act_for archive_checksums archive_log_end begin_partitions begin_run check_queues_exist
     closed_archive_partitions closed_queues count_remedies drop_archive_partition drop_stage expect_cron
     finish_partitions finish_run granted_queues latest_migration lease_policy lock_export look_at_next
     publish_partition publish_staged purge_cron_history queue_sparklines

@@ -14,8 +14,9 @@ from airflow_provider_pgqueue.core.verbs.archive import (
     search_messages as search_messages,
 )
 from airflow_provider_pgqueue.core.verbs.audit import (
+    act_for as act_for,
     audit_log as audit_log,
-    audited as audited,
+    publish_test as publish_test,
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
     DeadFilter as DeadFilter,

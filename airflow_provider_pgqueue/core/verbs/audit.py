@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,21 +11,18 @@ from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.statement import Statement, one
 
 
-def audited(
-    acting_user: str, verb: str, arguments: Mapping[str, Any], *, request: UUID | None = None
-) -> Statement[list[Any] | None]:
-    """Call a verb for a user, record it in the audit under that name, and return the rows of the verb.
+def act_for(acting_user: str, request: UUID | None = None) -> Statement[bool]:
+    """Name the user for whom the rest of this transaction acts; the audit has that name and the login.
 
-    `arguments` are those of the SQL function: durations as texts, bodies as they are. The login of the session must be
-    allowed to call the verb; the audit has both names. A `request` is done once: a second call with it does nothing and
-    returns None.
+    False if a transaction with this `request` was committed before: then there is nothing to do.
     """
-    return Statement("audited", locals() | {"arguments": _object(arguments)}, one)
+    return Statement("act_for", locals(), one)
 
 
-def _object(arguments: Mapping[str, Any]) -> str:
-    # One by one, because a body may be a text of JSON whose numbers must lose no digit.
-    return f"{{{', '.join(f'{to_json(name)}: {to_json(value)}' for name, value in arguments.items())}}}"
+def publish_test(queue_name: str, body: Any, *, reference: str | None = None) -> Statement[int]:
+    """Publish one message by hand, as an entry of the audit, and return its id."""
+    arguments = {"queue_name": queue_name, "message": to_json(body), "reference": reference}
+    return Statement("publish_test", arguments, one)
 
 
 def audit_log(

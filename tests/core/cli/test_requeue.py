@@ -43,8 +43,8 @@ def test_a_message_is_requeued_with_another_body(
     assert (done["requeued"], new) == (1, ['{"price": 12345678901234567890.10}', '"by hand"'])
     kept = conn.execute("SELECT message FROM messages.message_archive WHERE id = %s", [first]).fetchone()
     assert kept == ({"reason": "a"},), "the archive keeps the old body"
-    audited = conn.execute("SELECT affected, arguments -> 'ids' FROM messages.audit WHERE action = 'requeue_dead'")
-    assert audited.fetchall() == [(1, [first]), (1, [second])]
+    entries = conn.execute("SELECT affected, arguments -> 'ids' FROM messages.audit WHERE action = 'requeue_dead'")
+    assert entries.fetchall() == [(1, [first]), (1, [second])]
 
 
 @pytest.mark.parametrize(

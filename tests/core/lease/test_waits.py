@@ -43,14 +43,13 @@ RUN = "'work', (SELECT min(run_id) FROM messages.dispatch)"
 STAGED = '\'[{"partition": 0, "attempt": 1, "rows": 0}]\''
 # Every verb that writes, with arguments that find something.
 CALLS = {
+    "act_for": "SELECT messages.act_for('ann', '7c9e6679-7425-40de-944b-e07fc1f90ae7')",
     "alter_history": "SELECT messages.alter_history(hours_for => '40 days')",
     "alter_queue": "SELECT messages.alter_queue('orders', max_attempts => 7)",
     "alter_queue skip": "SELECT messages.alter_queue('orders', on_dead_head => 'skip')",
     "adopt_archive_default": "SELECT messages.adopt_archive_default()",
     "apply_retention": "SELECT messages.apply_retention()",
     "archive": f"SELECT messages.archive({LIVE})",
-    "audited": "SELECT messages.audited('ann', 'pause_queue', '{\"queue_name\": \"orders\"}',"
-    " '7c9e6679-7425-40de-944b-e07fc1f90ae7')",
     "begin_partitions": "SELECT messages.begin_partitions('parts', 'orders')",
     "begin_run": "SELECT messages.begin_run('run', 'drain')",
     "begin_run new": "SELECT messages.begin_run('new', 'drain')",
@@ -91,6 +90,7 @@ CALLS = {
     "publish_partition": "SELECT messages.publish_partition('none', 'parts',"
     ' \'{"partition": 0, "attempt": 1, "rows": 0}\', \'orders\')',
     "publish_staged": f"SELECT messages.publish_staged('job', 'staged', {STAGED}, 'orders')",
+    "publish_test": "SELECT messages.publish_test('orders', '1')",
     "publish_topic": "SELECT messages.publish_topic('a.b', '1')",
     "purge_queue": "SELECT messages.purge_queue('orders')",
     "record_step": "SELECT messages.record_step((SELECT token FROM given WHERE what = 'live'),"
@@ -131,7 +131,7 @@ REFUSED = [
     ("stage_publish", "publish_staged"),
     ("begin_run new", "begin_run new"),
     ("begin_partitions", "begin_partitions"),
-    ("audited", "audited"),
+    ("act_for", "act_for"),
 ]
 CROSSED = [
     ("extend", "archive"),

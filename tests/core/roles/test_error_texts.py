@@ -51,11 +51,7 @@ def orders(conn: Connection) -> Connection:
     conn.execute(end, [token, [6], "rejected", "CANARY without a class", None])
     conn.execute("SELECT messages.release(%s, '{2}', '1 hour', failure => %s)", [token, Jsonb(FAILURE)])
     conn.execute("SELECT messages.release(%s, '{3}', '1 hour', details => 'CANARY: said')", [token])
-    conn.execute(
-        "SELECT messages.audited('ann', 'release', jsonb_build_object('lock_token', %s::text, 'ids', '{5}',"
-        " 'delay', '1 hour', 'details', 'CANARY by hand'))",
-        [token],
-    )
+    conn.execute("SELECT messages.release(%s, '{5}', '1 hour', details => 'CANARY by hand')", [token])
     conn.execute("SELECT messages.release(%s, '{4}')", [token])
     conn.execute("SELECT messages.dispatch_messages('orders', 'pack')")
     (run_id,) = conn.execute("SELECT run_id FROM messages.dispatch").fetchone() or (None,)
