@@ -30,7 +30,6 @@ def get_provider_info() -> dict[str, Any]:
             "operators.publish",
             "operators.consume",
             "operators.dispatch",
-            "operators.dispatch_dead",
             "operators.requeue",
             "operators.upkeep",
             "operators.spark",

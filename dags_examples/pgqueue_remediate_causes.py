@@ -1,47 +1,57 @@
 """Starts one run for each cause of the dead orders, and asks a person before their messages are requeued.
 
-A watcher starts `pgqueue_remediate_causes` when messages die. It hands the messages of each cause to a run of
-`pgqueue_remediate_cause`, which counts them, waits for approval, and requeues five of them first. A run that fails is
-followed by another one; what a person rejects stays dead.
+A watcher starts `pgqueue_remediate_causes` when messages die, and again while they stay dead. The id of a run of
+`pgqueue_remediate_cause` names the cause and its newest message, so that only a cause of which more messages died gets
+another run. That counts the messages, waits for approval, and requeues five of them first; what a person rejects stays
+dead.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, AssetWatcher
 
-from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
+from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
-
-IDS = "{{ dag_run.conf['pgqueue']['ids'] }}"
 
 orders_died = Asset(
     "pgqueue_orders_died",
     watchers=[AssetWatcher(name="orders_died", trigger=PgQueueDeadMessageTrigger(queue_name="packing", ring_every=60))],
 )
 
+
+def run_of(cause: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the task that starts the run for a cause."""
+    return {"trigger_run_id": f"{cause['fingerprint']}__{cause['newest_id']}", "conf": cause}
+
+
 with DAG(
     "pgqueue_remediate_causes", schedule=[orders_died], max_active_runs=1, tags=["pgqueue"], doc_md=__doc__
 ) as causes:
-    PgQueueDispatchDeadOperator(
-        task_id="dispatch", queue_name="packing", trigger_dag_id="pgqueue_remediate_cause", retries=3
-    )
+    found = PgQueueDeadMessageSensor(task_id="causes", queue_name="packing")
+    TriggerDagRunOperator.partial(
+        task_id="start", trigger_dag_id="pgqueue_remediate_cause", skip_when_already_exists=True
+    ).expand_kwargs(found.output.map(run_of))
 
 with DAG("pgqueue_remediate_cause", schedule=None, tags=["pgqueue"], doc_md=__doc__) as cause:
-    count = PgQueueRequeueOperator(task_id="count", queue_name="packing", ids=IDS, dry_run=True)
+    count = PgQueueRequeueOperator(
+        task_id="count", queue_name="packing", cause="{{ dag_run.conf['fingerprint'] }}", dry_run=True
+    )
     approve = ApprovalOperator(
         task_id="approve",
         subject="Requeue {{ ti.xcom_pull(task_ids='count')['requeued'] }} orders that died of "
-        "{{ dag_run.conf['pgqueue']['fingerprint'] }}?",
+        "{{ dag_run.conf['fingerprint'] }}?",
         response_timeout=timedelta(days=3),
     )
     requeue = PgQueueRequeueOperator(
         task_id="requeue",
         queue_name="packing",
-        ids=IDS,
+        cause="{{ dag_run.conf['fingerprint'] }}",
         canary=5,
         stop_when_failing=50,
         max_per_second=100,

@@ -7,7 +7,7 @@ DECLARE
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
         ['consumer', 'lease lease_policy extend release consume once archive'],
-        ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches overdue_dispatches record_task_failure end_dispatch dispatched_messages'],
+        ['consumer', 'dispatch_messages open_dispatches start_dispatch extend_dispatches overdue_dispatches record_task_failure end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'message_outcomes outcome_counts status ready_queues closed_queues dead_queues dead_causes'],

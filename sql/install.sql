@@ -86,7 +86,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Hand over to DAG runs
 \ir functions/dispatch/dispatch_messages.sql
-\ir functions/dispatch/dispatch_dead.sql
 \ir functions/dispatch/open_dispatches.sql
 \ir functions/dispatch/lock_dispatch.sql
 \ir functions/dispatch/start_dispatch.sql

@@ -54,7 +54,6 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
-from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishOperator,
     PgQueuePublishQueryOperator,
@@ -619,7 +618,6 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueConsumeOperator: {"queue_name": "orders", "apply_function": print},
     PgQueueDispatchOperator: {"queue_name": "orders", "trigger_dag_id": "pack"},
     PgQueueReconcileOperator: {},
-    PgQueueDispatchDeadOperator: {"queue_name": "orders", "trigger_dag_id": "mend"},
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
     PgQueuePublishQueryOperator: {"queue_name": "orders", "sql": "SELECT 1"},
     PgQueueRequeueOperator: {"queue_name": "orders"},
@@ -675,7 +673,6 @@ REFUSED: dict[str, list[Any]] = {
     "lease_for": ["300", 43_201, timedelta(hours=13), timedelta(-1)],
     "delay": [-5, "1 hour"],
     "older_than": ["1 day", None, timedelta(0), 3599],
-    "retry_after": ["60", timedelta(days=2), timedelta(seconds=-1)],
     "dedup_window": [timedelta(0), "60"],
     "visible_at": ["now", datetime(2026, 1, 1)],
     "since": NO_TIME,

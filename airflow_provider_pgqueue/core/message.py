@@ -167,8 +167,8 @@ class ClosedQueue:
 class DeadQueue:
     """A queue with dead messages of one result without a remedy and without a lease.
 
-    `causes` has the twenty most frequent: `{"result", "fingerprint", "waiting", "first_at", "last_at", "ids"}`, with
-    times as ISO texts and the newest five ids.
+    `causes` has the thousand most frequent: `{"result", "fingerprint", "waiting", "first_at", "last_at", "newest_id"}`,
+    with times as ISO texts.
     """
 
     queue_name: str
@@ -221,10 +221,7 @@ class LeasePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Messages `ids` of a queue and the DAG run that has them; `started_at` is None until the run is known to exist.
-
-    With a `fingerprint` they are dead messages of that cause, which the run remedies.
-    """
+    """Messages `ids` of a queue and the DAG run that has them; `started_at` is None until the run is known to exist."""
 
     dispatch_id: int
     queue_name: str
@@ -234,7 +231,6 @@ class Dispatch:
     opened_at: datetime
     started_at: datetime | None
     seen_at: datetime | None
-    fingerprint: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 DURATIONS: Final = {
     "audit_for", "backoff_first", "backoff_max", "days_for", "dedup_window", "delay", "expires_in", "handler_timeout",
     "held_for", "hours_for", "lease_for", "minutes_for", "older_than", "period", "rate_period", "retention",
-    "retry_after", "step", "waiting_for",
+    "step", "waiting_for",
 }  # fmt: skip
 """The arguments of verbs that are durations."""
 TYPES: Final = {

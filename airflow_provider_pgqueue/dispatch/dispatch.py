@@ -38,7 +38,7 @@ def get_messages(
 
     The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
     archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
-    finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`. Left out
+    finished, they come from the archive. Left out
     are messages that another run has or has finished, and those that were cancelled.
 
     :param context: that of the task.
@@ -57,10 +57,7 @@ def get_messages(
 
 def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the `conf` of a run: the caller's, and which messages it has. Never a body, and no connection."""
-    named: dict[str, Any] = {"queue_name": dispatch.queue_name, "ids": dispatch.ids}
-    if dispatch.fingerprint is not None:
-        named["fingerprint"] = dispatch.fingerprint
-    return {**(conf or {}), CONF: named}
+    return {**(conf or {}), CONF: {"queue_name": dispatch.queue_name, "ids": dispatch.ids}}
 
 
 def hand_over(

@@ -7,13 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from airflow_provider_pgqueue.core import argument, verbs
-from airflow_provider_pgqueue.core.argument import Rule, duration, one_of, optional, text
+from airflow_provider_pgqueue.core.argument import Rule, duration, json_object, one_of, optional, text, whole
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.message import Dispatch
-from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.dispatch.dispatch import end_abandoned, reconcile
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.dispatch.dispatch import CONF, end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.dispatch import RunStarter
 from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import name_of
 from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
@@ -23,7 +21,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PgQueueDispatchOperator(RunStarter, WaitingTask):
+def _more_conf(value: Any) -> str | None:
+    if isinstance(value, Mapping) and CONF in value:
+        return f"The runs get their messages under {CONF!r}: give your values another key."
+    return json_object(value)
+
+
+class PgQueueDispatchOperator(WaitingTask):
     """Starts a DAG run for each message, or batch of messages, which is finished when its run is.
 
     The tasks of the run get the messages with `get_messages(context)` of `airflow_provider_pgqueue.dispatch`; the
@@ -42,8 +46,14 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     The result has numbers of dispatches: how many were `started`, and how many earlier ones were found to have ended as
     `success`, `failed` or `lost`.
 
-    The arguments for queue, choice of messages and waiting are those of `WaitingTask`.
+    A run of its own DAG would only dispatch, and its success would archive the messages. The arguments for queue,
+    choice of messages and waiting are those of `WaitingTask`.
 
+    :param trigger_dag_id: the DAG whose runs get the messages, another one than that of this task. While it is paused
+        it gets none.
+    :param batch_size: the largest number of messages for one run.
+    :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
+    :param conf: more `conf` for the runs, under other keys than `pgqueue`.
     :param group_by: give a run only messages with the same `topic` or `reference`.
     :param on_failure: what a failed run does to its messages: `retry` or `fail`.
     :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
@@ -52,7 +62,10 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "conf", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
-        **RunStarter.rules,
+        "trigger_dag_id": text,
+        "batch_size": whole(1, 10_000),
+        "max_open": whole(1, 10_000),
+        "conf": optional(_more_conf),
         "group_by": optional(one_of("topic", "reference")),
         "on_failure": one_of("retry", "fail"),
         "lease_for": duration(timedelta(minutes=1), timedelta(hours=12)),
@@ -82,19 +95,31 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
         self.lease_for = lease_for
         self.check_written()
 
+    def check_written(self) -> None:
+        """Check the arguments as they were written; with the DAG of the task, if it is known yet."""
+        super().check_written()
+        if self.has_dag():  # type: ignore[no-untyped-call]
+            self._check_target(self.dag.dag_id)
+
+    def pre_execute(self, context: Any) -> None:
+        """Check what templates made, and the DAG that the task runs in, before anything is leased."""
+        super().pre_execute(context)
+        self._check_target(context["ti"].dag_id)
+
+    def _check_target(self, own: str) -> None:
+        if self.trigger_dag_id == own:
+            raise InvalidArgument(
+                f"trigger_dag_id is {own!r}, the DAG of this task",
+                "Give the id of another DAG, whose tasks handle the messages.",
+            )
+
     def execute(self, context: Context) -> dict[str, int]:
         """Start runs for ready messages, up to `max_open`; with `wait_for_messages` wait if there are none."""
         return self.execute_complete(context)
 
     def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
         """Start runs for what the trigger saw; if nothing is left, wait again, longer each time."""
-        done = self._hand_over(context)
-        if not done.get("started") and self.wait_for_messages:
-            self._wait(fruitless)
-        return done
-
-    def _opening(self, context: Context) -> Statement[list[Dispatch]]:
-        return verbs.dispatch_messages(
+        opening = verbs.dispatch_messages(
             self.queue_name,
             self.trigger_dag_id,
             max_open=self.max_open,
@@ -104,6 +129,10 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
             lease_for=self.lease_for,
             dispatched_by=name_of(context),
         )
+        done = dict(hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, opening, self.conf))
+        if not done.get("started") and self.wait_for_messages:
+            self._wait(fruitless)
+        return done
 
     def _trigger(self, ring_after: float) -> PgQueueDispatchTrigger:
         return PgQueueDispatchTrigger(

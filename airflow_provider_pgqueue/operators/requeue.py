@@ -71,8 +71,8 @@ class PgQueueRequeueOperator(QueueTask):
     of `ids` no dead message has; `ids`, up to a hundred ids of each kind; `stopped`, why the canary ended the run, or
     None; `dry_run`. A warning in the log says what stays dead, that `max_messages` is reached, and that `ids` is empty.
 
-    Schedule its DAG by time, or by an asset watcher with a `PgQueueDeadMessageTrigger`; or let a
-    `PgQueueDispatchDeadOperator` start a run of it for each cause, with the ids of its messages.
+    Schedule its DAG by time, or by an asset watcher with a `PgQueueDeadMessageTrigger`; or start a run of it for each
+    cause that a `PgQueueDeadMessageSensor` returns.
 
     :param queue_name: the queue of the dead messages, to which they return; None only with `ids`, `cause`,
         `fingerprints` or `reference`, for messages of any queue.
@@ -86,8 +86,7 @@ class PgQueueRequeueOperator(QueueTask):
     :param cause: only messages of one cause: a fingerprint, as `PgQueueDeadMessageSensor` and `verbs.dead_causes` name
         it, or a cause of the last triage on Spark, which has results and fingerprints of its own.
     :param fingerprints: only messages of these causes.
-    :param ids: only these messages, for example those of a run that `PgQueueDispatchDeadOperator` started:
-        `"{{ dag_run.conf['pgqueue']['ids'] }}"`.
+    :param ids: only these messages.
     :param reference: only messages with this reference.
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param headers: only messages whose headers contain these.

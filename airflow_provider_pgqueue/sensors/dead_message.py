@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
+from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
+
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.doorbell import DoorbellArguments, DoorbellSensor
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_MOST: Final = 1000  # Airflow maps a task over 1,024 results
+
 
 class PgQueueDeadMessageSensor(DoorbellSensor):
-    """Waits until a queue has dead messages without a remedy and without a lease.
+    """Waits until a queue has dead messages without a remedy and without a lease, and returns their causes.
 
-    The result is `{"queue_name", "waiting", "newest_id", "oldest_age", "causes"}`, where `causes` groups
-    them by fingerprint, as `PgQueueDeadMessageTrigger` says. A `PgQueueDispatchDeadOperator` after it starts one
-    remediation run for each cause. The further parameters are those of `DoorbellSensor`.
+    The result is a list, over which a task can be mapped, with an entry for each cause, the most frequent first:
+    `{"queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id"}`. `waiting` is the number
+    of messages, and `newest_id` changes whenever one more dies; there are no bodies and no texts of errors. Of more
+    than a thousand causes, the rest comes next time. The sensor ends in a worker, because Airflow maps no task over
+    what a triggerer returns. The further parameters are those of `DoorbellSensor`.
 
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.
     """
@@ -30,3 +41,29 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
         super().__init__(**kwargs)
         self.results = results
         self.check_written()
+
+    @property
+    def output(self) -> XComArg:
+        """The list, for the arguments of another task, or to map it over."""
+        return PlainXComArg(self)
+
+    @property
+    def _ends_in_worker(self) -> bool:
+        return True
+
+    def _look(self) -> list[dict[str, Any]] | None:
+        rows = PgQueueHook(self.pgqueue_conn_id).run(verbs.dead_queues([self.queue_name]))
+        causes = [
+            {"queue_name": row.queue_name, **cause}
+            for row in rows
+            if self.results is None or row.result in self.results
+            for cause in row.causes
+        ]
+        return sorted(causes, key=lambda cause: -cause["waiting"])[:_MOST] or None
+
+    def _result(self, found: Any) -> Any:
+        return found
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the causes of now; none, if somebody else remedied their messages meanwhile."""
+        return self._look() or []

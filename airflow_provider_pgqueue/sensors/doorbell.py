@@ -128,11 +128,11 @@ class DoorbellSensor(ObjectSensor):
             self.log.warning("%s", closed)
         return super().execute(context)
 
-    def execute_complete(self, context: Context, event: Doorbell) -> str:
+    def execute_complete(self, context: Context, event: Doorbell) -> Any:
         """Return the doorbell that the trigger heard."""
         return json.dumps(event)
 
-    def _look(self) -> Doorbell | None:
+    def _look(self) -> Any:
         watch = self._trigger().watch()
         rows = PgQueueHook(self.pgqueue_conn_id).run(watch.ask([watch]))
         return watch.hear([row for row in rows if row.queue_name == self.queue_name], time.monotonic())

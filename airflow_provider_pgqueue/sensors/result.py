@@ -66,15 +66,15 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
         return SensorResult(self)
 
     @abstractmethod
-    def _look(self) -> dict[str, Any] | None:
-        """Return what the sensor waits for, if it is there."""
+    def _look(self) -> Any:
+        """Return what the sensor waits for, or None if it is not there."""
 
     @abstractmethod
     def _trigger(self, **how: Any) -> BaseTrigger:
         """Return the trigger that waits in the triggerer."""
 
     def execute(self, context: Context) -> Any:
-        """Return the JSON text of what the sensor waits for if it is there, else wait for it."""
+        """Return what the sensor waits for if it is there, else wait for it."""
         if not self.deferrable:
             try:
                 return super().execute(context)
@@ -82,7 +82,7 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
                 raise AirflowSensorTimeout(self._waited_for()) from error
         if (found := self._look()) is not None:
             self.log.info("nothing to wait for: %s", found)
-            return json.dumps(found)
+            return self._result(found)
         trigger = self._waiting_trigger(ring_after=SAFE_TO_RESUME)
         timeout = timedelta(seconds=float(self.timeout))
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
@@ -90,12 +90,20 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
         found = self._look()
-        return PokeReturnValue(is_done=found is not None, xcom_value=json.dumps(found))
+        return PokeReturnValue(is_done=found is not None, xcom_value=self._result(found))
+
+    def _result(self, found: Any) -> Any:
+        """Return what goes into XCom."""
+        return json.dumps(found)
 
     def _waiting_trigger(self, ring_after: float = 0.0) -> BaseTrigger:
         """Return the trigger; if the task resumes in a worker, that is after so many seconds at the earliest."""
-        # If something has to happen at the end that a triggerer does not do. Else the trigger also ends the task:
-        # resuming it would take a worker slot only to return a number.
-        if self.outlets or self.on_success_callback or self._post_execute_hook:
+        if self._ends_in_worker:
             return self._trigger(end_task=False, ring_after=ring_after)
+        # The trigger also ends the task: resuming it would take a worker slot only to return a number.
         return self._trigger(end_task=True, with_result=bool(self.do_xcom_push))
+
+    @property
+    def _ends_in_worker(self) -> bool:
+        """Whether something has to happen at the end that a triggerer does not do."""
+        return bool(self.outlets or self.on_success_callback or self._post_execute_hook)

@@ -16,8 +16,8 @@ class PgQueueDeadMessageTrigger(DoorbellTrigger):
 
     Dead messages with a lease or a remedy do not count. `newest_id` is the id of the newest in the archive,
     `oldest_age` the seconds since the oldest died. `causes` has the twenty most frequent: `{"result", "fingerprint",
-    "waiting", "first_at", "last_at", "ids"}`, with the newest five ids; no bodies and no texts of errors. The further
-    parameters are those of `DoorbellTrigger`.
+    "waiting", "first_at", "last_at", "newest_id"}`; no bodies and no texts of errors. The further parameters are those
+    of `DoorbellTrigger`.
 
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.
     """

@@ -316,7 +316,6 @@ CREATE TABLE messages.dead_message (
     locked_by       text,
     fingerprint     text,
     requeues        smallint    NOT NULL DEFAULT 0,
-    dispatch_id     bigint,
     group_key       text
 );
 CREATE INDEX dead_message_oldest_idx ON messages.dead_message (queue_name, archived_at);
@@ -333,7 +332,6 @@ COMMENT ON COLUMN messages.dead_message.locked_by IS 'Who holds the lease.';
 COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the archive.';
 COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work had been requeued, as in the archive.';
 COMMENT ON COLUMN messages.dead_message.group_key IS 'Its group, which waits for the remedy if on_dead_head of the queue is block.';
-COMMENT ON COLUMN messages.dead_message.dispatch_id IS 'The run that remedies it, or that succeeded and left it dead; NULL if there was none, or it failed or was lost.';
 
 CREATE TABLE messages.failed_attempt (
     message_id  bigint      NOT NULL,
@@ -363,7 +361,6 @@ CREATE TABLE messages.dispatch (
     queue_name    text        NOT NULL,
     dag_id        text        NOT NULL,
     run_id        text        NOT NULL,
-    fingerprint   text,
     on_failure    text        NOT NULL,
     lease_for     interval    NOT NULL,
     dispatched_by text,
@@ -385,8 +382,7 @@ COMMENT ON TABLE messages.dispatch IS 'Messages that were handed to a DAG run, w
 COMMENT ON COLUMN messages.dispatch.dispatch_id IS 'Numbers the dispatches.';
 COMMENT ON COLUMN messages.dispatch.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.dispatch.dag_id IS 'The DAG.';
-COMMENT ON COLUMN messages.dispatch.run_id IS 'The run: queue, first message and its attempt; of dead messages queue, fingerprint and number of the dispatch.';
-COMMENT ON COLUMN messages.dispatch.fingerprint IS 'The cause, of dead messages that the run remedies; NULL for messages to handle.';
+COMMENT ON COLUMN messages.dispatch.run_id IS 'The run: queue, first message and its attempt.';
 COMMENT ON COLUMN messages.dispatch.on_failure IS 'What a failed run does to the messages: retry or fail.';
 COMMENT ON COLUMN messages.dispatch.lease_for IS 'How long the messages stay leased after somebody last saw the run alive.';
 COMMENT ON COLUMN messages.dispatch.dispatched_by IS 'The dispatcher.';
@@ -815,7 +811,7 @@ CREATE TYPE messages.leased_dead_message AS (
 COMMENT ON TYPE messages.leased_dead_message IS 'A dead message as lease_dead returns it.';
 CREATE TYPE messages.open_dispatch AS (
     dispatch_id bigint, queue_name text, dag_id text, run_id text, ids bigint[], opened_at timestamptz, started_at timestamptz,
-    seen_at timestamptz, fingerprint text
+    seen_at timestamptz
 );
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (

@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW messages.dispatch_overview WITH (security_barrier) AS
-SELECT dispatch_id, queue_name, dag_id, run_id, fingerprint, on_failure, dispatched_by, ids, opened_at, started_at, seen_at, ended_at,
+SELECT dispatch_id, queue_name, dag_id, run_id, on_failure, dispatched_by, ids, opened_at, started_at, seen_at, ended_at,
        result, CASE WHEN (SELECT r.bodies FROM messages.session_reach r)
                  OR queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN details END AS details,
        CASE WHEN ended_at IS NOT NULL THEN result WHEN started_at IS NULL THEN 'unstarted' ELSE 'running' END AS run_state

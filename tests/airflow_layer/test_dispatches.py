@@ -15,7 +15,6 @@ from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.dispatch import dag_runs, dispatch
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
-from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.plugins import dispatch_listener
 from tests.airflow_layer.secrets import Vault
 from tests.airflow_layer.supervisor import Supervisor
@@ -39,15 +38,6 @@ def open_one(conn: Connection, queue_name: str = "orders", dag_id: str = "pack",
     """Open a dispatch, as a dispatcher does that dies before it starts the run."""
     run_verb(conn, verbs.publish(queue_name, 1))
     (one,) = run_verb(conn, verbs.dispatch_messages(queue_name, dag_id, **options))
-    return one
-
-
-def open_dead(conn: Connection, dag_id: str = "mend") -> Dispatch:
-    """Open a dispatch of a dead message."""
-    run_verb(conn, verbs.publish("orders", 1))
-    (message,) = run_verb(conn, verbs.lease("orders"))
-    run_verb(conn, verbs.archive(message.lock_token, [message.id], result="rejected", details="invalid"))
-    (one,) = run_verb(conn, verbs.dispatch_dead("orders", dag_id, retry_after=timedelta(0)))
     return one
 
 
@@ -113,32 +103,15 @@ def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
 
 
 @pytest.mark.airflow_since("3.2")
-def test_dead_messages_of_a_dag_that_is_gone_get_a_run_of_another(
-    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
-) -> None:
-    queue("orders")
-    one = open_dead(conn)
-    supervisor.no_dags.add("mend")
-    options: dict[str, Any] = {"task_id": "dispatch", "queue_name": "orders"}
-    with pytest.raises(dag_runs.RunRefused):
-        run(PgQueueDispatchDeadOperator(**options, trigger_dag_id="mend"))
-    assert ended(conn) == ["refused"]
-    assert run(PgQueueDispatchDeadOperator(**options, trigger_dag_id="repair")) == {"started": 1}
-    (again,) = run_verb(conn, verbs.open_dispatches("orders"))
-    assert again.ids == one.ids
-
-
-@pytest.mark.airflow_since("3.2")
 def test_a_reconciliation_ends_what_was_not_started_for_a_dag_that_is_gone(
     conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
 ) -> None:
     queue("orders")
     open_one(conn, dag_id="gone")
-    open_dead(conn, dag_id="gone")
     open_one(conn)
     supervisor.no_dags.add("gone")
-    assert run(reconciler()) == {"refused": 2, "unstarted": 1}
-    assert ended(conn) == ["refused", "refused", None]
+    assert run(reconciler()) == {"refused": 1, "unstarted": 1}
+    assert ended(conn) == ["refused", None]
 
 
 def test_a_reconciliation_fixes_what_health_says_of_runs_that_nobody_starts(
@@ -149,13 +122,11 @@ def test_a_reconciliation_fixes_what_health_says_of_runs_that_nobody_starts(
 
     queue("orders")
     open_one(conn, dag_id="renamed")
-    open_dead(conn, dag_id="renamed")
-    assert run(reconciler()) == {"unstarted": 2}
+    assert run(reconciler()) == {"unstarted": 1}
     conn.execute("UPDATE messages.dispatch SET opened_at = clock_timestamp() - interval '7 hours'")
     assert health() == "critical"
-    assert run(reconciler()) == {"lost": 2}
+    assert run(reconciler()) == {"lost": 1}
     assert health() == "ok"
-    assert run_verb(conn, verbs.dispatch_dead("orders", "mend"))
 
 
 def test_a_run_that_was_not_started_while_it_had_its_message_is_not_started_later(
@@ -179,17 +150,6 @@ def test_a_run_that_is_started_later_has_its_whole_lease(
     assert supervisor.started == [one.run_id]
     left = conn.execute("SELECT lock_expires_at - clock_timestamp() > '5 hours' FROM messages.message").fetchone()
     assert left == (True,)
-
-
-def test_dead_messages_whose_dispatcher_died_long_ago_are_handed_over(
-    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
-) -> None:
-    queue("orders")
-    one = open_dead(conn)
-    conn.execute("UPDATE messages.dispatch SET opened_at = clock_timestamp() - interval '7 hours'")
-    again = PgQueueDispatchDeadOperator(task_id="dispatch", queue_name="orders", trigger_dag_id="mend")
-    assert run(again) == {"started": 1}
-    assert supervisor.started == [one.run_id]
 
 
 def test_a_dispatcher_with_a_long_backlog_renews_the_leases_of_what_it_started_and_of_what_it_starts_next(

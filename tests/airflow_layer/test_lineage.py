@@ -17,7 +17,6 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgqueue.assets.pgqueue import convert_asset_to_openlineage
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
-from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
@@ -56,11 +55,8 @@ def test_what_publishes_writes_and_what_consumes_reads_the_queue(dataset: str, q
     assert table.name.endswith(".messages.message")
     assert found.job_facets["sql"].query == "SELECT 1 AS n"
     consume = PgQueueConsumeOperator(task_id="consume", queue_name="orders", apply_function=print)
-    dispatchers = [
-        kind(task_id="dispatch", queue_name="orders", trigger_dag_id="pack")
-        for kind in (PgQueueDispatchOperator, PgQueueDispatchDeadOperator)
-    ]
-    for reader in (consume, *dispatchers):
+    dispatch = PgQueueDispatchOperator(task_id="dispatch", queue_name="orders", trigger_dag_id="pack")
+    for reader in (consume, dispatch):
         assert (names(extract(reader).inputs), extract(reader).outputs) == ([dataset], [])
 
 

@@ -28,7 +28,6 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
-from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishOperator,
     PgQueuePublishQueryOperator,
@@ -53,28 +52,25 @@ Run = Callable[..., Any]
 
 # A dispatcher that starts runs of its own DAG -------------------------------------------------------------------------
 
-DISPATCHERS = [PgQueueDispatchOperator, PgQueueDispatchDeadOperator]
 OWN = "^trigger_dag_id is 'orders', the DAG of this task. Give the id of another DAG"
 
 
-@pytest.mark.parametrize("kind", DISPATCHERS)
-def test_a_dispatcher_of_its_own_dag_is_refused_where_it_is_written(kind: type[Any]) -> None:
+def test_a_dispatcher_of_its_own_dag_is_refused_where_it_is_written() -> None:
     given = {"task_id": "dispatch", "queue_name": "orders", "trigger_dag_id": "orders"}
     with DAG("orders", schedule=None), pytest.raises(InvalidArgument, match=OWN):
-        kind(**given)
+        PgQueueDispatchOperator(**given)
     with pytest.raises(InvalidArgument, match=OWN):
-        kind(dag=DAG("orders", schedule=None), **given)
+        PgQueueDispatchOperator(dag=DAG("orders", schedule=None), **given)
     with DAG("pack", schedule=None):
-        assert kind(**given).trigger_dag_id == "orders"
+        assert PgQueueDispatchOperator(**given).trigger_dag_id == "orders"
 
 
-@pytest.mark.parametrize("kind", DISPATCHERS)
 def test_a_dispatcher_that_a_template_gives_its_own_dag_is_refused_before_anything_is_leased(
-    kind: type[Any], conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any]
+    conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any]
 ) -> None:
     conn.execute("SELECT messages.publish(%s, '1')", [queue("orders")])
     with DAG("orders", schedule=None):
-        dispatch = kind(task_id="dispatch", queue_name="orders", trigger_dag_id="{{ ti.dag_id }}")
+        dispatch = PgQueueDispatchOperator(task_id="dispatch", queue_name="orders", trigger_dag_id="{{ ti.dag_id }}")
     dispatch.render_template_fields(context)
     with pytest.raises(InvalidArgument, match=OWN):
         run(dispatch)
@@ -394,13 +390,11 @@ def test_the_output_of_a_sensor_is_an_object_for_the_next_task() -> None:
 
 SETTINGS = """
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 tasks = [
     PgQueueConsumeOperator(task_id="a", queue_name="q", apply_function=print),
-    PgQueueDispatchDeadOperator(task_id="b", queue_name="q", trigger_dag_id="d"),
     PgQueueMessageSensor(task_id="c", queue_name="q"),
     PgQueueOutcomeSensor(task_id="d", ids=1),
     PgQueuePublishOperator(task_id="e", queue_name="q", message=1),
@@ -412,7 +406,7 @@ print("retries", [task.retries for task in tasks])
 def test_the_default_number_of_retries_is_that_of_airflow() -> None:
     environment = os.environ | {"AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "3"}
     done = subprocess.run([sys.executable, "-c", SETTINGS], env=environment, capture_output=True, text=True, check=True)
-    assert "retries [3, 3, 3, 3, 3]" in done.stdout
+    assert "retries [3, 3, 3, 3]" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
@@ -566,7 +565,6 @@ def test_a_consumer_that_was_rung_for_nothing_waits_longer_each_time(conn_id: st
 
 
 def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
-    from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
     from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
     from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 
@@ -576,9 +574,8 @@ def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
             PgQueueMessageSensor(task_id="wait", queue_name="orders"),
             PgQueueOutcomeSensor(task_id="hear", ids=1),
         ]
-        tasks += [PgQueueDispatchDeadOperator(task_id="mend", queue_name="orders", trigger_dag_id="mend")]
         mapped: Any = PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a"])
-    assert [one.retries for one in tasks] == [1, 0, 0, 0, 1, 1, 1]
+    assert [one.retries for one in tasks] == [1, 0, 0, 0, 1, 1]
     for one in tasks:
         assert (one.retry_delay, one.max_retry_delay) == (timedelta(seconds=5), timedelta(minutes=5))
         assert one.retry_exponential_backoff == DOUBLED
@@ -645,17 +642,18 @@ def test_results_and_a_limit_choose_what_is_requeued(run: Run, conn: Connection)
 def test_a_cause_of_the_sensor_and_ids_choose_what_is_requeued_whatever_the_result(
     run: Run, conn: Connection, context: Any
 ) -> None:
-    seen = json.loads(run(PgQueueDeadMessageSensor(task_id="wait", queue_name="orders")))
-    causes = {cause["result"]: cause for cause in seen["causes"]}
+    seen = run(PgQueueDeadMessageSensor(task_id="wait", queue_name="orders"))
+    causes = {cause["result"]: cause for cause in seen}
+    failed = [id_ for (id_,) in conn.execute("SELECT id FROM messages.message_archive WHERE result = 'failed'")]
     by_cause = PgQueueRequeueOperator(task_id="c", queue_name="orders", cause=causes["rejected"]["fingerprint"])
-    assert run(by_cause)["ids"] == {"requeued": causes["rejected"]["ids"]}
+    assert run(by_cause)["ids"] == {"requeued": [causes["rejected"]["newest_id"]]}
     with DAG("d", schedule=None):
         by_ids = PgQueueRequeueOperator(
-            task_id="i", queue_name=None, ids="{{ dag_run.conf['pgqueue']['ids'] }}", since="{{ begin }}"
+            task_id="i", queue_name=None, ids="{{ dag_run.conf['ids'] }}", since="{{ begin }}"
         )
-    conf = {"pgqueue": {"ids": causes["failed"]["ids"]}}
+    conf = {"ids": failed}
     by_ids.render_template_fields(context | {"dag_run": SimpleNamespace(conf=conf), "begin": "2026-01-01T00:00:00Z"})
-    assert run(by_ids)["ids"] == {"requeued": sorted(causes["failed"]["ids"])}
+    assert run(by_ids)["ids"] == {"requeued": sorted(failed)}
     assert bodies(conn) == ["bad", "broken", "broken"]
 
 

@@ -62,10 +62,12 @@ def test_the_run_of_a_cause_counts_its_messages_and_requeues_them(
     conn_id: str, queue: Queue, run: Run, context: dict[str, Any]
 ) -> None:
     ids = die(conn_id, queue)
-    (dispatch,) = PgQueueHook(conn_id).run(verbs.dispatch_dead("packing", "pgqueue_remediate_cause"))
-    conf = {"pgqueue": {"ids": dispatch.ids, "fingerprint": dispatch.fingerprint}}
-    cause = example("pgqueue_remediate_causes").cause
-    count, requeue = (rendered(cause.get_task(name), context, conf=conf) for name in ("count", "requeue"))
+    module = example("pgqueue_remediate_causes")
+    (found,) = run(module.causes.get_task("causes"))
+    started = module.run_of(found)
+    assert started["trigger_run_id"] == f"{found['fingerprint']}__{ids[-1]}"
+    tasks = [module.cause.get_task(name) for name in ("count", "requeue")]
+    count, requeue = (rendered(task, context, conf=started["conf"]) for task in tasks)
     assert (run(count)["requeued"], run(count)["dry_run"]) == (2, True)
     assert PgQueueHook(conn_id).run(verbs.dead_ids("packing")) == ids
     assert run(requeue)["ids"] == {"requeued": ids}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset
 from airflow.sdk.execution_time.task_runner import _defer_task
 from structlog import get_logger
@@ -82,16 +83,36 @@ def test_a_dead_message_sensor_sees_its_results_only_and_nothing_that_is_held(
     hook.publish(queue("orders"), 1)
     with hook.lease("orders") as lease:
         lease.settle({lease[0]: Rejected("invalid")})
-    doorbell = json.loads(run(PgQueueDeadMessageSensor(task_id="dead", queue_name="orders", results=["rejected"])))
-    assert doorbell.keys() == {"queue_name", "waiting", "newest_id", "oldest_age", "causes"}
-    (cause,) = doorbell["causes"]
-    assert cause.keys() == {"result", "fingerprint", "waiting", "first_at", "last_at", "ids"}
-    assert (cause["waiting"], cause["ids"]) == (1, [lease[0].id])
+    (cause,) = run(PgQueueDeadMessageSensor(task_id="dead", queue_name="orders", results=["rejected"]))
+    assert cause.keys() == {"queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id"}
+    assert (cause["queue_name"], cause["waiting"], cause["newest_id"]) == ("orders", 1, lease[0].id)
     with pytest.raises(TaskDeferred):
         run(PgQueueDeadMessageSensor(task_id="failed", queue_name="orders", results=["failed"]))
     hook.run(verbs.lease_dead("orders"))
     with pytest.raises(TaskDeferred):
         run(PgQueueDeadMessageSensor(task_id="held", queue_name="orders"))
+
+
+def test_a_dead_message_sensor_returns_every_cause_for_mapped_tasks(conn_id: str, queue: Queue, run: Run) -> None:
+    hook = PgQueueHook(conn_id)
+    queue("orders")
+    sensor = PgQueueDeadMessageSensor(task_id="dead", queue_name="orders")
+    with pytest.raises(TaskDeferred) as deferred:
+        run(sensor)
+    _, arguments = deferred.value.trigger.serialize()
+    assert (arguments["end_task"], arguments["ring_after"]) == (False, SAFE_TO_RESUME)
+    assert run(sensor, "execute_complete", event={}) == [], "somebody else remedied them"
+    # Letters, as a fingerprint leaves out numbers.
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        hook.publish("orders", letter)
+    with hook.lease("orders", max_messages=26) as lease:
+        lease.settle({message: Rejected(f"no {message.body}") for message in lease.held})
+    causes = run(sensor, "execute_complete", event={})
+    assert len({cause["fingerprint"] for cause in causes}) == 26
+    assert json.loads(json.dumps(causes)) == causes
+    with DAG("d", schedule=None):
+        sensor = PgQueueDeadMessageSensor(task_id="dead", queue_name="orders")
+        TriggerDagRunOperator.partial(task_id="start", trigger_dag_id="mend").expand(conf=sensor.output)
 
 
 def test_without_a_triggerer_a_sensor_polls_and_names_queue_filter_and_time_when_that_is_over(

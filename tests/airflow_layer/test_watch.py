@@ -28,7 +28,7 @@ def dead(newest_id: int, result: str = "failed", waiting: int = 1, age: float = 
 
 
 def cause(result: str = "failed", waiting: int = 1) -> dict[str, Any]:
-    return {"result": result, "fingerprint": "0123456789ab", "waiting": waiting, "ids": [7]}
+    return {"result": result, "fingerprint": "0123456789ab", "waiting": waiting, "newest_id": 7}
 
 
 def test_nothing_ready_rings_nobody_and_waits_for_the_poll() -> None:

@@ -9,7 +9,6 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.core.message import Dispatch
 from tests.e2e.conftest import PATIENCE, until
 from tests.sinks import Statsd, metrics_of, tags_of
 from tools.airflow import Stack
@@ -28,58 +27,42 @@ def die(conn: Connection, queue_name: str, number: int, details: str) -> list[in
     return ids
 
 
-def runs(conn: Connection, queue_name: str) -> list[tuple[str, str | None]]:
-    return conn.execute(
-        "SELECT run_id, result FROM messages.dispatch WHERE queue_name = %s AND fingerprint IS NOT NULL"
-        " ORDER BY dispatch_id",
-        [queue_name],
-    ).fetchall()
+def runs(stack: Stack, dag_id: str) -> list[dict[str, Any]]:
+    return [one for one in stack.client.runs(dag_id) if one["run_type"] != "asset_triggered"]
 
 
-def dispatch(stack: Stack) -> dict[str, int]:
-    for dag_id in ("e2e_remedy_dispatch", "e2e_remedy"):
-        stack.client.wait_for_dag(dag_id)
-    run_id = stack.client.trigger("e2e_remedy_dispatch")
-    assert stack.client.wait_for_run("e2e_remedy_dispatch", run_id) == "success"
-    found: dict[str, int] = stack.client.xcom("e2e_remedy_dispatch", run_id, "dispatch")
-    return found
-
-
-def test_each_cause_has_a_run_again_when_it_is_lost_or_failed_and_each_message_one_remedy(
+def test_each_cause_has_a_run_and_another_only_when_more_of_it_died(
     stack: Stack, queue_conn: Connection, statsd: Statsd
 ) -> None:
     run(queue_conn, verbs.create_queue("e2e_dead"))
-    ids = die(queue_conn, "e2e_dead", 3, "disk full") + die(queue_conn, "e2e_dead", 2, "fail once")
-    # A dispatcher that died before it started the runs; and a run that Airflow knew and somebody deleted.
-    lost, other = run(queue_conn, verbs.dispatch_dead("e2e_dead", "e2e_remedy"))
-    run(queue_conn, verbs.start_dispatch(lost.dispatch_id))
-    done = dispatch(stack)
-    assert (done["lost"], done["started"]) == (1, 2)
+    for dag_id in ("e2e_causes", "e2e_remedy"):
+        stack.client.wait_for_dag(dag_id)
+    run_id = stack.client.trigger("e2e_causes")
 
-    def ended(number: int) -> list[str | None]:
-        until(
-            lambda: [result for _, result in runs(queue_conn, "e2e_dead") if result][number - 1 :],
-            timeout=PATIENCE,
-            what=f"{number} runs that ended",
-        )
-        return [result for _, result in runs(queue_conn, "e2e_dead")]
+    def waits() -> bool:
+        return [one["state"] for one in stack.client.task_instances("e2e_causes", run_id)][:1] == ["deferred"]
 
-    assert sorted(map(str, ended(3))) == ["failed", "lost", "success"]
-    assert dispatch(stack)["started"] == 1
-    assert sorted(map(str, ended(4))) == ["failed", "lost", "success", "success"]
-    assert dispatch(stack) == {}
+    until(waits, timeout=PATIENCE, what="a sensor that waits in the triggerer")
+    full = die(queue_conn, "e2e_dead", 3, "disk full")
+    assert stack.client.wait_for_run("e2e_causes", run_id) == "success"
+    (first,) = runs(stack, "e2e_remedy")
+    assert stack.client.wait_for_run("e2e_remedy", first["dag_run_id"]) == "success"
+    run(queue_conn, verbs.purge_queue("e2e_dead"))
+    left = die(queue_conn, "e2e_dead", 2, "still full")
+    for more, number in ((0, 2), (0, 2), (1, 3)):
+        left += die(queue_conn, "e2e_dead", more, "still full") if more else []
+        assert stack.client.wait_for_run("e2e_causes", stack.client.trigger("e2e_causes")) == "success"
+        found = runs(stack, "e2e_remedy")
+        assert len(found) == number
+        assert stack.client.wait_for_run("e2e_remedy", found[-1]["dag_run_id"]) == "success"
+    conf = found[-1]["conf"]
+    assert (conf["waiting"], conf["newest_id"], conf["queue_name"]) == (3, left[-1], "e2e_dead")
+    assert "plum" not in str(found)
     remedied = queue_conn.execute(
         "SELECT id, remedy FROM messages.message_archive WHERE queue_name = 'e2e_dead' ORDER BY id"
     ).fetchall()
-    assert remedied == [(id_, "requeued") for id_ in ids]
-    copies = queue_conn.execute("SELECT requeued_from FROM messages.message WHERE queue_name = 'e2e_dead'").fetchall()
-    assert sorted(id_ for (id_,) in copies) == ids
-    conf = stack.client.run("e2e_remedy", other.run_id)["conf"]["pgqueue"]
-    assert (conf["ids"], conf["fingerprint"]) == (other.ids, other.fingerprint)
-    assert "plum" not in str(conf)
+    assert remedied == [(id_, "requeued") for id_ in full] + [(id_, None) for id_ in left]
     until(lambda: statsd.heard("pgqueue.requeued", queue="e2e_dead"), what="the metrics of the run")
-    open_now = {"queue": "e2e_dead", "dag_id": "e2e_remedy"}
-    until(lambda: statsd.heard("pgqueue.dispatches_open", **open_now), what="the metrics of the dispatcher")
 
 
 def test_the_examples_ask_a_person_before_they_requeue(
@@ -88,31 +71,30 @@ def test_the_examples_ask_a_person_before_they_requeue(
     for dag_id in ("pgqueue_remediate_causes", "pgqueue_remediate_cause", "pgqueue_reprocess_nightly"):
         stack.client.wait_for_dag(dag_id)
     ids = die(queue_conn, "packing", 2, "no stock left")
-    found: list[Dispatch] = []
+    dag_id = "pgqueue_remediate_cause"
+    found: list[str] = []
 
     def asked() -> bool:
-        found[:] = run(queue_conn, verbs.open_dispatches("packing", "pgqueue_remediate_cause"))
-        if not found or found[0].started_at is None:
-            return False
-        tasks = stack.client.task_instances(found[0].dag_id, found[0].run_id)
+        found[:] = [one["dag_run_id"] for one in stack.client.runs(dag_id)]
+        tasks = stack.client.task_instances(dag_id, found[0]) if found else []
         return any(task["task_id"] == "approve" and task["state"] in ("deferred", "awaiting_input") for task in tasks)
 
     until(asked, timeout=PATIENCE, what="a question to a person")
-    (one,) = found
-    assert one.ids == ids
+    (run_id,) = found
+    assert run_id.endswith(f"__{ids[-1]}")
     assert run(queue_conn, verbs.dead_ids("packing")) == ids, "nothing happens before the answer"
     # A person is slower than this test. A task that resumes before the scheduler has heard of its pause is failed.
-    task = f"TaskInstanceKey(dag_id='{one.dag_id}', task_id='approve', run_id='{one.run_id}'"
+    task = f"TaskInstanceKey(dag_id='{dag_id}', task_id='approve', run_id='{run_id}'"
     paused = f"executor event with state success for task instance {task}"
     until(lambda: paused in (stack.logs / "scheduler.log").read_text(), what="the end of the process that asked")
-    path = f"dags/{one.dag_id}/dagRuns/{quote(one.run_id)}/taskInstances/approve/-1/hitlDetails"
+    path = f"dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/approve/-1/hitlDetails"
     stack.client.patch(path, {"chosen_options": ["Approve"], "params_input": {}})
     until(lambda: run(queue_conn, verbs.dead_ids("packing")) == [], timeout=PATIENCE, what="what was approved")
     again = "SELECT requeued_from FROM messages.message WHERE queue_name = 'packing' ORDER BY 1"
     assert [id_ for (id_,) in queue_conn.execute(again).fetchall()] == ids
     taken = run(queue_conn, verbs.lease("packing", max_messages=5))
     run(queue_conn, verbs.archive(taken[0].lock_token, [message.id for message in taken]))
-    assert stack.client.wait_for_run(one.dag_id, one.run_id) == "success"
+    assert stack.client.wait_for_run(dag_id, run_id) == "success"
     nightly = stack.client.trigger("pgqueue_reprocess_nightly")
     assert stack.client.wait_for_run("pgqueue_reprocess_nightly", nightly) == "success"
 

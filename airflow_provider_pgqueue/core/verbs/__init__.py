@@ -37,7 +37,6 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     retried_causes as retried_causes,
 )
 from airflow_provider_pgqueue.core.verbs.dispatch import (
-    dispatch_dead as dispatch_dead,
     dispatch_messages as dispatch_messages,
     dispatched_messages as dispatched_messages,
     end_dispatch as end_dispatch,

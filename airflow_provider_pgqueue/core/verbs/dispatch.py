@@ -31,26 +31,6 @@ def dispatch_messages(
     return Statement("dispatch_messages", locals(), list_of(Dispatch))
 
 
-def dispatch_dead(
-    queue_name: str,
-    dag_id: str,
-    *,
-    max_open: int = 16,
-    batch_size: int = 1000,
-    results: Collection[str] | None = None,
-    max_requeues: int | None = None,
-    retry_after: Duration = timedelta(minutes=1),
-    dispatched_by: str | None = None,
-) -> Statement[list[Dispatch]]:
-    """Give the dead messages of each cause to a run of a DAG, record the runs and return them; the caller starts them.
-
-    A cause has one run at a time and a message one run, until that failed or was lost: then it gets another after
-    `retry_after`, which doubles each time up to a day. What a successful run leaves dead gets no other run. Messages
-    that are leased, or were requeued `max_requeues` times, get none.
-    """
-    return Statement("dispatch_dead", locals(), list_of(Dispatch))
-
-
 def open_dispatches(queue_name: str | None = None, dag_id: str | None = None) -> Statement[list[Dispatch]]:
     """Return the dispatches whose run has not ended as far as the queue knows, oldest first."""
     return Statement("open_dispatches", locals(), list_of(Dispatch))
@@ -64,8 +44,7 @@ def start_dispatch(dispatch_id: int) -> Statement[bool]:
 def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
     """Renew the leases of runs that are under way or about to be started, and return the dispatches that hold any.
 
-    It does not record that the runs exist, as `start_dispatch` does. Dead messages have no lease: a dispatch holds them
-    until it ends, or until they get a remedy.
+    It does not record that the runs exist, as `start_dispatch` does.
     """
     return Statement("extend_dispatches", locals(), column)
 

@@ -7,10 +7,7 @@ AS $$
                'result', c.result, 'fingerprint', c.fingerprint, 'waiting', c.waiting,
                'first_at', to_char(c.first_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
                'last_at', to_char(c.last_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
-               'ids', ARRAY(SELECT d.id FROM messages.dead_message d
-                             WHERE d.queue_name = c.queue_name AND d.fingerprint = c.fingerprint AND d.result = c.result
-                               AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp())
-                             ORDER BY d.id DESC LIMIT 5)) ORDER BY c.place) FILTER (WHERE c.place <= 20)
+               'newest_id', c.newest_id) ORDER BY c.place) FILTER (WHERE c.place <= 1000)
       FROM (SELECT d.queue_name, d.result, d.fingerprint, count(*) AS waiting, min(d.archived_at) AS first_at, max(d.archived_at) AS last_at,
                    max(d.id) AS newest_id,
                    row_number() OVER (PARTITION BY d.queue_name, d.result ORDER BY count(*) DESC, max(d.id) DESC) AS place
@@ -23,4 +20,4 @@ AS $$
      GROUP BY c.queue_name, c.result
 $$;
 COMMENT ON FUNCTION messages.dead_queues(text[]) IS
-    'The queues that have dead messages without a remedy and without a lease, by result; causes has the twenty most frequent fingerprints of each, with their newest five ids. Unknown names are left out.';
+    'The queues that have dead messages without a remedy and without a lease, by result; causes has the fingerprints of each with the newest id, the most frequent first, at most a thousand. Unknown names are left out.';

@@ -65,7 +65,7 @@ BEGIN
                             WHERE d.dag_id = dispatch_messages.dag_id
                               AND starts_with(d.run_id || '__', format('pgqueue__%s__%s__%s__', dispatch_messages.queue_name, batch.ids[1], batch.attempt)))),
                 dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
-        RETURNING dispatch_id, queue_name, dag_id, run_id, ids, opened_at, started_at, seen_at, fingerprint INTO opened;
+        RETURNING dispatch_id, queue_name, dag_id, run_id, ids, opened_at, started_at, seen_at INTO opened;
         -- Whose they are, however the run ends.
         UPDATE messages.message_rows m SET locked_by = concat_ws('/', opened.dag_id, opened.run_id)
          WHERE m.id = ANY (batch.ids) AND m.lock_token = batch.lock_token;

@@ -32,8 +32,7 @@ BEGIN
       FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
      WHERE a.id = ANY (known.ids)
        -- What somebody else finished or cancelled is not done once more, nor is what was requeued.
-       AND (known.fingerprint IS NOT NULL
-            OR (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM run OR a.remedy = 'requeued') IS NOT TRUE)
+       AND (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM run OR a.remedy = 'requeued') IS NOT TRUE
      ORDER BY id;
     IF FOUND THEN
         RETURN;

@@ -37,13 +37,7 @@ BEGIN
         failure := failure || jsonb_build_object('cause', cause);
     END IF;
     why := left(coalesce(end_dispatch.details, concat_ws(': ', cause, failure ->> 'error', nullif(failure ->> 'message', ''))), 4000);
-    IF known.fingerprint IS NOT NULL THEN
-        -- Dead messages. What a successful run left dead is meant to stay so: it gets no other run.
-        UPDATE messages.dead_message d SET dispatch_id = CASE WHEN end_dispatch.result = 'success' THEN known.dispatch_id END
-         WHERE d.id = ANY (known.ids) AND (d.dispatch_id IS NULL OR d.dispatch_id = known.dispatch_id);
-        GET DIAGNOSTICS finished = ROW_COUNT;
-        finished := cardinality(known.ids) - CASE WHEN end_dispatch.result = 'success' THEN finished ELSE 0 END;
-    ELSIF end_dispatch.result = 'success' THEN
+    IF end_dispatch.result = 'success' THEN
         SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'success', handled_by => run);
         -- What a run had failed with, and finished when it was cleared.
         UPDATE messages.dead_message d SET lock_token = known.lock_token, lock_expires_at = clock_timestamp() + interval '1 minute', locked_by = run
@@ -65,4 +59,4 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of run %L', left(end_dispatch.run_id, 250)), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text, text[]) IS
-    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says, and its cause is the DAG, failed_tasks and the class of the error that record_task_failure recorded of the first of them; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result; PQ016: another transaction is ending it, or has one of its messages, for more than three seconds.';
+    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says, and its cause is the DAG, failed_tasks and the class of the error that record_task_failure recorded of the first of them; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. PQ004: bad result; PQ016: another transaction is ending it, or has one of its messages, for more than three seconds.';

@@ -16,10 +16,8 @@ BEGIN
         PERFORM messages.extend(alive.lock_token, ARRAY(
             SELECT m.id FROM messages.message_rows m WHERE m.id = ANY (alive.ids) AND m.lock_token = alive.lock_token
                FOR UPDATE SKIP LOCKED), alive.lease_for);
-        -- Dead messages are not leased: they are marked with the number of their dispatch.
         IF EXISTS (SELECT FROM messages.message_rows m
-                    WHERE m.id = ANY (alive.ids) AND m.lock_token = alive.lock_token AND m.lock_expires_at > clock_timestamp())
-           OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (alive.ids) AND d.dispatch_id = alive.dispatch_id) THEN
+                    WHERE m.id = ANY (alive.ids) AND m.lock_token = alive.lock_token AND m.lock_expires_at > clock_timestamp()) THEN
             RETURN NEXT alive.dispatch_id;
         END IF;
     END LOOP;

@@ -6,7 +6,7 @@ AS $$
 BEGIN
     PERFORM messages.check_queue(open_dispatches.queue_name, 'consume') WHERE open_dispatches.queue_name IS NOT NULL;
     RETURN QUERY
-    SELECT d.dispatch_id, d.queue_name, d.dag_id, d.run_id, d.ids, d.opened_at, d.started_at, d.seen_at, d.fingerprint FROM messages.dispatch d
+    SELECT d.dispatch_id, d.queue_name, d.dag_id, d.run_id, d.ids, d.opened_at, d.started_at, d.seen_at FROM messages.dispatch d
      WHERE d.ended_at IS NULL
        AND (open_dispatches.queue_name IS NULL OR d.queue_name = open_dispatches.queue_name COLLATE "default")
        AND (open_dispatches.dag_id IS NULL OR d.dag_id = open_dispatches.dag_id)

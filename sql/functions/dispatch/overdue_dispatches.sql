@@ -11,4 +11,4 @@ BEGIN
      ORDER BY d.dispatch_id;
 END $$;
 COMMENT ON FUNCTION messages.overdue_dispatches(bigint[]) IS
-    'Those of these open dispatches that nobody has renewed for as long as their lease lasts: others may have their messages. Dead messages of a dispatch count as leased for a minute.';
+    'Those of these open dispatches that nobody has renewed for as long as their lease lasts: others may have their messages.';

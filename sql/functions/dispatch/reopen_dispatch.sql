@@ -25,9 +25,6 @@ BEGIN
     INSERT INTO messages.timer (queue_name, at, lock_token, ids)
     SELECT m.queue_name, m.lock_expires_at, token, array_agg(m.id) FROM messages.message_rows m
      WHERE m.id = ANY (dispatch.ids) AND m.lock_token = token GROUP BY m.queue_name, m.lock_expires_at;
-    IF dispatch.fingerprint IS NOT NULL THEN
-        UPDATE messages.dead_message d SET dispatch_id = dispatch.dispatch_id WHERE d.id = ANY (dispatch.ids) AND d.dispatch_id IS NULL;
-    END IF;
     IF leased OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (dispatch.ids)) THEN
         UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, result = NULL, details = NULL, failures = NULL, seen_at = clock_timestamp(),
                started_at = coalesce(d.started_at, clock_timestamp())

@@ -67,7 +67,6 @@ TWO_QUEUES = "SELECT messages.create_queue('orders1'), messages.create_queue('or
 # Each with what is there before, and a call for a name, 1 or 2.
 CROSSED = {
     "dispatch_messages": (TWO_QUEUES, "SELECT messages.dispatch_messages('orders{}', 'handle')"),
-    "dispatch_dead": (TWO_QUEUES, "SELECT messages.dispatch_dead('orders{}', 'handle')"),
     "stage_publish": ("", "SELECT messages.stage_publish('{}', 'orders')"),
     "stage_publish again": (
         "SELECT messages.stage_publish('1', 'orders'), messages.stage_publish('2', 'orders')",

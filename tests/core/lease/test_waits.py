@@ -60,7 +60,6 @@ CALLS = {
     "create_queue": "SELECT messages.create_queue('new')",
     "dismiss": f"SELECT messages.dismiss({DEAD}, 'done')",
     "dismiss_dead": f"SELECT messages.dismiss_dead('orders', 'done', ids => {IDLE})",
-    "dispatch_dead": "SELECT messages.dispatch_dead('orders', 'mend')",
     "dispatch_messages": "SELECT messages.dispatch_messages('orders', 'work')",
     "dispatched_messages": f"SELECT messages.dispatched_messages({RUN})",
     "drop_queue": "SELECT messages.drop_queue('orders', true)",
@@ -116,7 +115,6 @@ CALLS = {
 # Next to each call with itself.
 REFUSED = [
     ("dispatch_messages", "dispatch_messages"),
-    ("dispatch_messages", "dispatch_dead"),
     ("lease", "lease"),
     ("partition_archive", "partition_archive"),
     ("partition_archive", "adopt_archive_default"),

@@ -325,7 +325,6 @@ def test_a_number_that_is_required_is_named_when_it_is_null(shared: Connection) 
         ("lease('orders', NULL)", "max_messages"),
         ("lease_dead('orders', NULL)", "max_messages"),
         ("dispatch_messages('orders', 'pack', max_open => NULL)", "max_open"),
-        ("dispatch_dead('orders', 'pack', batch_size => NULL)", "batch_size"),
         ("search_messages(max_messages => NULL)", "max_messages"),
         ("split_archive_log(0, 1, max_steps => NULL)", "max_steps"),
         ("audit_log(max_entries => NULL)", "max_entries"),

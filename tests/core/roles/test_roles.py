@@ -80,7 +80,6 @@ VERBS = {
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
     "lease_policy": ("SELECT messages.lease_policy('orders')", "consumer admin"),
     "dispatch_messages": ("SELECT messages.dispatch_messages('orders', 'pack')", "consumer admin"),
-    "dispatch_dead": ("SELECT messages.dispatch_dead('orders', 'mend')", "consumer admin"),
     "open_dispatches": ("SELECT messages.open_dispatches('orders')", "consumer admin"),
     "start_dispatch": ("SELECT messages.start_dispatch(1)", "consumer admin"),
     "extend_dispatches": ("SELECT messages.extend_dispatches('{1}')", "consumer admin"),

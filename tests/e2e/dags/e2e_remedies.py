@@ -1,43 +1,34 @@
-"""DAGs that the end-to-end tests drive: one hands causes of dead messages over, and a run of the other remedies one."""
+"""DAGs that the end-to-end tests drive: one starts a run for each cause of dead messages, and the run remedies it."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, get_current_context, task
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG
 
-from airflow_provider_pgqueue.core import DeadMessage, run, verbs
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
+from airflow_provider_pgqueue.core import LEAVE, DeadMessage
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
+from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 
 
 def correct(message: DeadMessage) -> Any:
-    """Return a body that is right."""
-    return message.body | {"corrected": True}
+    """Return a body that is right, or leave what died of a cause that is still there."""
+    return LEAVE if message.details == "still full" else message.body | {"corrected": True}
 
 
-with DAG("e2e_remedy_dispatch", schedule=None) as dispatch:
-    PgQueueDispatchDeadOperator(
-        task_id="dispatch", queue_name="e2e_dead", trigger_dag_id="e2e_remedy", retry_after=timedelta(0)
-    )
+def run_of(cause: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the task that starts the run for a cause."""
+    return {"trigger_run_id": f"{cause['fingerprint']}__{cause['newest_id']}", "conf": cause}
+
+
+with DAG("e2e_causes", schedule=None) as causes:
+    found = PgQueueDeadMessageSensor(task_id="causes", queue_name="e2e_dead", poll_interval=1.0)
+    TriggerDagRunOperator.partial(
+        task_id="start", trigger_dag_id="e2e_remedy", skip_when_already_exists=True
+    ).expand_kwargs(found.output.map(run_of))
 
 with DAG("e2e_remedy", schedule=None) as remedy:
-
-    @task
-    def fail_once() -> None:
-        """Fail for the cause that says so, unless a run of it has failed before."""
-        named = get_current_context()["dag_run"].conf["pgqueue"]
-        with PgQueueHook().connect() as conn:
-            causes = run(conn, verbs.dead_causes(named["queue_name"]))
-            example = next(one.example for one in causes if one.fingerprint == named["fingerprint"])
-            failed = conn.execute(
-                "SELECT FROM messages.dispatch WHERE fingerprint = %s AND result = 'failed'", [named["fingerprint"]]
-            ).fetchone()
-        if example == "fail once" and failed is None:
-            raise RuntimeError("as it was told")
-
-    fail_once() >> PgQueueRequeueOperator(
-        task_id="repair", queue_name="e2e_dead", ids="{{ dag_run.conf['pgqueue']['ids'] }}", function=correct
+    PgQueueRequeueOperator(
+        task_id="repair", queue_name="e2e_dead", cause="{{ dag_run.conf['fingerprint'] }}", function=correct
     )
