@@ -11,7 +11,6 @@ DECLARE
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'message_outcomes outcome_counts status ready_queues closed_queues dead_queues dead_causes'],
-        ['consumer observer pipeline', 'triage_causes'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
         ['observer', 'message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
@@ -24,9 +23,8 @@ DECLARE
         -- messages_pipeline is a member of messages_reader.
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
-        ['pipeline', 'begin_run finish_run run_summary run_holder run_backlog run_archived replay check_queues_exist'],
+        ['pipeline', 'begin_run finish_run run_summary run_holder run_backlog run_archived'],
         ['pipeline', 'closed_archive_partitions archive_checksums lock_export drop_archive_partition fingerprint'],
-        ['pipeline', 'record_triage_causes'],
         ['publisher consumer observer upkeep', 'session_is_limited granted_queues'],
         ['every', 'schema_version latest_migration upkeep_mode'],
         ['admin', 'create_queue alter_queue pause_queue resume_queue purge_queue drop_queue bind_topic unbind_topic'],

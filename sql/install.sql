@@ -204,10 +204,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/lock_publish_run.sql
 \ir functions/runs/begin_publish_run.sql
 \ir functions/runs/check_run_begun.sql
-\ir functions/runs/check_queues_exist.sql
-\ir functions/runs/replay.sql
-\ir functions/runs/record_triage_causes.sql
-\ir functions/runs/triage_causes.sql
 
 -- Staged publishing
 \ir functions/stages/stage_publish.sql

@@ -100,7 +100,7 @@ def unusable(message: Any) -> Any:
 
 NOISE = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=100_000))  # which nothing compresses
 TEXTS = [
-    *("orders", "orders", "orders", "narrow", "nobody", "nightly", "job", "replayed", ""),
+    *("orders", "orders", "orders", "narrow", "nobody", "nightly", "job", "drained", ""),
     *(
         " ",
         "1",
@@ -188,7 +188,7 @@ USUAL: dict[str, list[Any]] = {
     "dedup_keys": ["{a}", "{a,b}"],
     "pattern": ["shop.*"],
     "time_zone": ["UTC"],
-    "run_id": ["replayed", "run"],
+    "run_id": ["drained", "run"],
     "winners": ["[]"],
     "winner": ['{"partition": 0, "attempt": 1, "rows": 0}'],
     "partitions": ["{}"],
@@ -270,7 +270,7 @@ def market(conn: Connection, queue: Queue) -> Connection:
     run(conn, verbs.lease("other", max_messages=1))
     run(conn, verbs.bind_topic("orders", "shop.*"))
     run(conn, verbs.stage_publish("job"))
-    run(conn, verbs.begin_run("replayed", "replay"))
+    run(conn, verbs.begin_run("drained", "drain"))
     run(conn, verbs.begin_partitions("run"))
     run(conn, verbs.publish_batch("orders", [{"n": n} for n in range(5)], group_keys=["g", "g", None, None, None]))
     messages = run(conn, verbs.lease("orders", max_messages=2))
@@ -489,7 +489,7 @@ def test_any_object_is_published_or_gets_an_error_of_ours(market: Connection) ->
 def test_an_unknown_queue_is_an_error_in_every_verb(market: Connection) -> None:
     for verb in (
         *(verbs.publish("nope", 1), verbs.publish_batch("nope", [1]), verbs.lease("nope"), verbs.consume("nope")),
-        *(verbs.lease_dead("nope"), verbs.dead_causes("nope"), verbs.dead_trend("nope"), verbs.triage_causes("nope")),
+        *(verbs.lease_dead("nope"), verbs.dead_causes("nope"), verbs.dead_trend("nope")),
         *(verbs.status("nope"), verbs.alter_queue("nope", paused=True), verbs.pause_queue("nope")),
         *(verbs.requeue_dead("nope"), verbs.purge_queue("nope"), verbs.drop_queue("nope"), verbs.lease_policy("nope")),
     ):

@@ -25,8 +25,7 @@ TYPES: Final = {
     for type_, names in {
         "bigint[]": "dispatch_ids ids",
         "text[]": "dedup_keys failed_tasks fingerprints group_keys names queue_names references results topics",
-        "jsonb": "causes failure headers manifest message messages outcomes output partitions rows summary"
-        " weights winner winners",
+        "jsonb": "failure headers manifest message messages outcomes output partitions summary weights winner winners",
     }.items()
     for name in names.split()
 }

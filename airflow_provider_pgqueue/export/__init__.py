@@ -13,6 +13,6 @@ if _MISSING:
         name=_MISSING[0],
     )
 
-from airflow_provider_pgqueue.export.export import export_archive, export_files, exported_queues  # noqa: E402
+from airflow_provider_pgqueue.export.export import export_archive, export_files  # noqa: E402
 
-__all__ = ["export_archive", "export_files", "exported_queues"]
+__all__ = ["export_archive", "export_files"]

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import adbc_driver_manager as adbc
 import psycopg
@@ -82,12 +81,6 @@ class Database:
         """Run a verb in a session of its own and return its result; an error if the schema has another version."""
         with self.connect(application_name, check_schema=True) as conn:
             return run(conn, statement)
-
-    def now(self) -> datetime:
-        """Return the time of the database: its clock is the only one."""
-        with self.connect() as conn:
-            ((moment,),) = conn.execute(query("now"), binary=True).fetchall()
-        return cast("datetime", moment)
 
     @contextmanager
     def arrow(self, application_name: str = _NAME) -> Iterator[Any]:

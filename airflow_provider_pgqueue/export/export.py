@@ -71,11 +71,6 @@ def export_files(target: str) -> list[str]:
     return [f"{folder.base}/{file.path}" for manifest in all_manifests(folder) for file in manifest.files]
 
 
-def exported_queues(target: str) -> set[str]:
-    """Return the names of the queues of which messages were exported. ExportError as `export_files`."""
-    return {file.queue_name for manifest in all_manifests(Target.open(target)) for file in manifest.files}
-
-
 @dataclass(frozen=True, slots=True)
 class Threads:
     """Threads of this process, which share the work of an export. After an error none begins what is left."""

@@ -84,7 +84,7 @@ class PgQueueRequeueOperator(QueueTask):
         with a `function`, `cause`, `fingerprints` or `ids`, and else `failed` and `lock_expired`, because rejected
         messages would only be rejected again.
     :param cause: only messages of one cause: a fingerprint, as `PgQueueDeadMessageSensor` and `verbs.dead_causes` name
-        it, or a cause of the last triage on Spark, which has results and fingerprints of its own.
+        it.
     :param fingerprints: only messages of these causes.
     :param ids: only these messages.
     :param reference: only messages with this reference.
@@ -200,7 +200,7 @@ class PgQueueRequeueOperator(QueueTask):
     def check_written(self) -> None:
         """Check the arguments as they were written."""
         super().check_written()
-        check_chosen(self.queue_name, self.ids, self.cause, self.fingerprints, self.reference, self.results)
+        check_chosen(self.queue_name, self.ids, self.cause, self.fingerprints, self.reference)
         if not {"since", "until"} & self._made_later:
             self._check_times()
 

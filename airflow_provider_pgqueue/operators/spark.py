@@ -62,7 +62,7 @@ def _takes(pipeline: Any) -> list[str]:
 
 def _pipeline(value: Any) -> str | None:
     good = isinstance(value, str) and value.isidentifier() and "run_id" in _takes(value)
-    return None if good else "Give drain, export, repair, triage, replay or reconcile."
+    return None if good else "Give drain, export or repair."
 
 
 def _names(value: Any) -> str | None:
@@ -70,7 +70,7 @@ def _names(value: Any) -> str | None:
 
 
 class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
-    """Submits one of the pipelines (`drain`, `export`, `repair`, `triage`, …) and returns its summary.
+    """Submits one of the pipelines (`drain`, `export`, `repair`) and returns its summary.
 
     It is a `SparkSubmitOperator`: `conf`, `py_files`, `driver_memory`, `num_executors` and the rest mean the same, and
     `conn_id` names the Spark connection: of type `spark`, with host `local[2]` or host `spark://master` and port 7077.

@@ -1,4 +1,4 @@
-"""The queue on Spark: a data source `pgqueue`, and six pipelines for large volumes. Needs the extra `spark`.
+"""The queue on Spark: a data source `pgqueue`, and three pipelines for large volumes. Needs the extra `spark`.
 
 register(spark)
 spark.read.format("pgqueue").option("table", "archive").load()
@@ -7,7 +7,7 @@ drain(spark, queue="orders", function="packing:pack")
 The pipelines have one signature. `run_id` names a run, which is done once: under the same name it goes on with what is
 left, and once it has finished it returns the same summary; None makes a new name. `dsn` is a connection string, by
 default `PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once, at most as
-many as it has connections for. `queues`, `since` and `until` choose messages.
+many as it has connections for.
 """
 
 from __future__ import annotations
@@ -27,25 +27,19 @@ if find_spec("pyspark") is None:
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.spark.pipelines.drain.drain import drain
     from airflow_provider_pgqueue.spark.pipelines.export import export
-    from airflow_provider_pgqueue.spark.pipelines.reconcile import reconcile
     from airflow_provider_pgqueue.spark.pipelines.repair import repair
-    from airflow_provider_pgqueue.spark.pipelines.replay import replay
-    from airflow_provider_pgqueue.spark.pipelines.triage.triage import triage
     from airflow_provider_pgqueue.spark.source.data_source import register
     from airflow_provider_pgqueue.spark.source.read_export import read_export
 
-__all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "triage"]
+__all__ = ["drain", "export", "read_export", "register", "repair"]
 
 # Each is loaded when it is asked for: the workers of Spark import this package, and need none of them.
 _HOMES: Final = {
     "drain": "pipelines.drain.drain",
     "export": "pipelines.export",
     "read_export": "source.read_export",
-    "reconcile": "pipelines.reconcile",
     "register": "source.data_source",
     "repair": "pipelines.repair",
-    "replay": "pipelines.replay",
-    "triage": "pipelines.triage.triage",
 }
 
 

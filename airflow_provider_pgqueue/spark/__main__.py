@@ -15,7 +15,7 @@ import threading
 import traceback
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, NoReturn
@@ -25,16 +25,14 @@ sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
 
 import click  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
-from pyspark.sql.utils import is_remote  # noqa: E402
 
 from airflow_provider_pgqueue import __version__, spark  # noqa: E402
-from airflow_provider_pgqueue.core.argument import moment_or_text  # noqa: E402
 from airflow_provider_pgqueue.core.duration import duration_text, parse_duration  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
 from airflow_provider_pgqueue.export.connection import Database  # noqa: E402
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Summary, as_line, raised_in_spark  # noqa: E402
 
-PIPELINES: Final = ("drain", "export", "repair", "triage", "replay", "reconcile")
+PIPELINES: Final = ("drain", "export", "repair")
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 _NO_DSN: Final = (
     "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "
@@ -45,7 +43,6 @@ _SHARED: Final = {
     "run_id": "A run that finished under this name is not done again. Default: a new name.",
     "parallelism": "How many tasks talk to PostgreSQL at once, at most as many as it has connections for. Default: 8.",
 }
-_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n(?!:).+)*)", re.M)
 _MAY_BE_ZERO: Final = frozenset({"give_up_after"})
 
@@ -86,8 +83,7 @@ def _texts(pipeline: Callable[..., Summary]) -> Mapping[str, str]:
 
 
 def _option(argument: inspect.Parameter, hint: Any, texts: Mapping[str, str]) -> click.Option:
-    alternatives = (hint,) if typing.get_origin(hint) is Literal else typing.get_args(hint) or (hint,)
-    kinds = [kind for kind in alternatives if kind is not NoneType]
+    kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not NoneType]
     default = argument.default
     required = default is argument.empty
     several = typing.get_origin(hint) is Sequence
@@ -123,14 +119,7 @@ def duration(text: str) -> timedelta:
         raise click.BadParameter(str(error)) from None
 
 
-def moment(text: str) -> datetime:
-    """Convert an option; click names it `MOMENT` in the help."""
-    if moment_or_text(text):
-        raise click.BadParameter(f"{text!r} is not a time with its zone. Write 2026-01-31T08:00Z or …+01:00.")
-    return datetime.fromisoformat(text)
-
-
-_TYPES: Final[Mapping[Any, Any]] = {float: click.FloatRange(0), timedelta: duration, datetime: moment}
+_TYPES: Final[Mapping[Any, Any]] = {float: click.FloatRange(0), timedelta: duration}
 
 
 def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -161,22 +150,10 @@ def _session(context: click.Context) -> SparkSession:
     builder = SparkSession.builder.appName(f"pgqueue {context.info_name}")
     master = context.obj["master"]
     spark = (builder.master(master) if master else builder).getOrCreate()
-    shuffle_locally(spark)
     # PySpark's own handler cancels the tasks before a pipeline can let them finish what they have in hand.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
-
-
-def shuffle_locally(spark: SparkSession) -> None:
-    """Let a local Spark shuffle into twice as many parts as it has cores, at least 8, unless somebody said how many.
-
-    Its own 200 are for clusters: of thousands of rows they make a thousand tasks that are almost empty.
-    """
-    if is_remote() or not (spark.sparkContext.master or "").startswith("local"):
-        return
-    if not spark.sparkContext.getConf().contains(_SHUFFLE_PARTITIONS):
-        spark.conf.set(_SHUFFLE_PARTITIONS, max(8, 2 * spark.sparkContext.defaultParallelism))
 
 
 @click.group(

@@ -28,6 +28,9 @@ Run = Callable[..., Any]
 MODULE = """
 def judge(batch):
     return None
+
+def again(dead):
+    return dead.body
 """
 
 
@@ -74,9 +77,10 @@ def test_a_dry_run_returns_its_summary_and_is_no_run(
     conn_id: str, spark_default: None, conn: psycopg.Connection[Any], queue: Queue, run: Run, tmp_path: Path
 ) -> None:
     perform(conn, verbs.publish_batch(queue("orders"), [{"body": "confidential"}] * 3))
-    conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 3)")
-    summary = run(drain(tmp_path, pipeline="replay", arguments={"queues": ["orders"], "dry_run": True}))
-    assert (summary["dry_run"], summary["chosen"]) == (True, 3)
+    conn.execute("SELECT messages.archive(lock_token, ARRAY[id], 'failed') FROM messages.lease('orders', 3)")
+    arguments = {"queue": "orders", "function": "packing:again", "dry_run": True}
+    summary = run(drain(tmp_path, pipeline="repair", arguments=arguments))
+    assert (summary["dry_run"], summary["requeued"]) == (True, 3)
     assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
     assert conn.execute("SELECT FROM messages.message").rowcount == 0
 
@@ -87,7 +91,7 @@ def test_a_dry_run_of_which_the_driver_is_elsewhere_is_refused(
     connection = {"conn_type": "spark", "host": "spark://m", "extra": {"deploy-mode": "cluster"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     with pytest.raises(AirflowException, match="deploy mode client"):
-        run(drain(tmp_path, pipeline="replay", arguments={"dry_run": True}, send_connection=False))
+        run(drain(tmp_path, pipeline="repair", arguments={"dry_run": True}, send_connection=False))
 
 
 def test_a_pipeline_that_fails_fails_the_task_also_under_a_name_that_is_too_long_and_nothing_shows_the_connection(
@@ -125,8 +129,8 @@ def test_a_name_that_is_too_long_stays_the_name_of_one_run() -> None:
 def test_a_list_without_a_name_does_not_stand_for_everything(
     conn_id: str, spark_default: None, run: Run, tmp_path: Path, none: Any
 ) -> None:
-    with pytest.raises(InvalidArgument, match=r"argument queues is .*Give values, or leave it out for all"):
-        run(drain(tmp_path, pipeline="replay", arguments={"queues": none}))
+    with pytest.raises(InvalidArgument, match=r"argument results is .*Give values, or leave it out for all"):
+        run(drain(tmp_path, pipeline="repair", arguments={"results": none}))
 
 
 @pytest.mark.parametrize(("master", "extra"), [("yarn", {}), ("spark://m", {"deploy-mode": "cluster"})])

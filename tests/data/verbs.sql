@@ -79,8 +79,6 @@ SELECT count(*), extract(epoch FROM min(end_at - first_at)) > 86399, max(to_char
 SELECT messages.partition_archive('day') IS NULL, messages.partition_archive('month') IS NULL;
 -- adopt_archive_default
 SELECT messages.adopt_archive_default();
--- triage_causes
-SELECT count(*) FROM messages.triage_causes('$q');
 -- grant_queue
 SELECT count(*) FROM messages.queue_grants();
 -- upkeep

@@ -105,7 +105,6 @@ def stack(
             "AIRFLOW__PGQUEUE__STATES_OF": "dag_run,task",
             "AIRFLOW__PGQUEUE__STATES_DAGS": "pgqueue_notify",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
-            "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
             **metrics_to(statsd_on=True, statsd_port=statsd.port, statsd_influxdb_enabled=True),
         },
         environment_of={

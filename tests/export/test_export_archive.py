@@ -28,7 +28,7 @@ from psycopg.conninfo import make_conninfo
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ExportError, SchemaMissing
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.export import export_archive, export_files, exported_queues
+from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.export.export import Threads
 from airflow_provider_pgqueue.export.target import Target
@@ -63,7 +63,6 @@ def test_the_archive_is_exported_dropped_and_the_next_export_skips_it(
     }
     assert (exists(conn, name), exists(conn, young)) == (False, True)
     assert rows_in_export(target) == expected
-    assert exported_queues(str(target)) == {"orders", "returns"}
     again = do(partitions=name, drop=True)
     assert (again["skipped"], again["exported"], again["rows"]) == ([name], [], 0)
 
@@ -281,9 +280,8 @@ def test_a_target_that_cannot_be_written_drops_nothing(conn: Connection, tmp_pat
 
 
 def test_a_target_without_an_export_is_no_empty_export(target: Path) -> None:
-    for read in (export_files, exported_queues):
-        with pytest.raises(ExportError, match="has no exported partition"):
-            read(str(target))
+    with pytest.raises(ExportError, match="has no exported partition"):
+        export_files(str(target))
 
 
 def test_the_role_of_the_pipelines_may_export_and_a_publisher_may_not(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import click
@@ -12,14 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue import spark as face
-from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core import PgQueueError
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain, register
-from airflow_provider_pgqueue.spark.__main__ import command, shuffle_locally
+from airflow_provider_pgqueue.spark.__main__ import command
 
 PIPELINES = tuple(getattr(face, name) for name in command_line.PIPELINES)
 # What each pipeline has.
-EACH = {"spark", "run_id", "dsn", "parallelism"}
+EACH = ("spark", "run_id", "dsn", "parallelism")
 OTHER_WORDS = {
     "begin", "connections", "database", "end", "end_at", "first_at", "from_", "max_connections", "options",
     "queue_name", "queue_names", "tasks", "to",
@@ -37,10 +36,9 @@ def test_the_face_has_the_pipelines_and_what_goes_with_them() -> None:
         face.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["spark", "queues", "since", "until", "run_id", "dsn", "parallelism"])
+@pytest.mark.parametrize("name", EACH)
 def test_a_word_is_the_same_argument_in_each_job(name: str) -> None:
-    having = [arguments(pipeline)[name] for pipeline in PIPELINES if name in arguments(pipeline)]
-    assert len(having) == len(PIPELINES) if name in EACH else len(having) > 2
+    having = [arguments(pipeline)[name] for pipeline in PIPELINES]
     assert len({(each.kind, each.annotation, each.default) for each in having}) == 1
 
 
@@ -50,21 +48,6 @@ def test_all_but_the_session_is_given_by_name_and_nothing_has_a_second_name() ->
         assert kinds.pop("spark") is inspect.Parameter.POSITIONAL_OR_KEYWORD
         assert set(kinds.values()) == {inspect.Parameter.KEYWORD_ONLY}
         assert not OTHER_WORDS & set(kinds)
-
-
-@pytest.mark.parametrize(
-    "pipeline",
-    [pipeline for pipeline in PIPELINES if "until" in arguments(pipeline)],
-    ids=lambda pipeline: pipeline.__name__,
-)
-def test_a_time_that_is_not_clear_is_refused(pipeline: Callable[..., Any], session: SparkSession, dsn: str) -> None:
-    moment = datetime(2026, 1, 31, 8)
-    for time in ("since", "until"):
-        with pytest.raises(InvalidArgument, match=f"{time} is datetime.datetime.* Give a datetime with a time zone"):
-            pipeline(session, dsn=dsn, **{time: moment})
-    aware = moment.astimezone()
-    with pytest.raises(InvalidArgument, match="Give an end after the beginning"):
-        pipeline(session, dsn=dsn, since=aware, until=aware)
 
 
 @pytest.mark.parametrize("name", command_line.PIPELINES)
@@ -88,18 +71,15 @@ def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
     ("given", "complaint"),
     [
         (["drain", "--queue", "orders"], "Missing option '--function'"),
-        (["reconcile", "--by", "name"], "'name' is not one of"),
         (["drain", "--queue", "orders", "--function", "x:y", "--lease-for", "soon"], "'soon' is not a duration"),
         (
             ["drain", "--queue", "orders", "--function", "x:y", "--give-up-after", "0", "--parallelism", "0"],
             "parallelism",
         ),
-        (["triage", "--debug", "--since", "2026-01-01"], "is not a time with its zone"),
-        (["replay", "--rate", "fast"], "'fast' is not a valid float"),
-        (["replay", "--results", "fine"], "'fine' is not one of"),
+        (["repair", "--debug", "--function", "x:y", "--max-per-second", "fast"], "'fast' is not a valid float"),
         (["repair", "--function", "x:y", "--results", "success"], "'success' is not one of"),
         (["export", "--drop"], "Missing option '--target'"),
-        (["replays"], "No such command 'replays'"),
+        (["exports"], "No such command 'exports'"),
     ],
 )
 def test_what_is_given_wrongly_is_refused_before_java_starts(
@@ -107,11 +87,6 @@ def test_what_is_given_wrongly_is_refused_before_java_starts(
 ) -> None:
     assert command_line.run(given) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_number_of_parts_that_somebody_gave_stays(session: SparkSession) -> None:
-    shuffle_locally(session)
-    assert session.conf.get("spark.sql.shuffle.partitions") == "4"
 
 
 @pytest.mark.parametrize("begin", [register, drain], ids=["register", "drain"])

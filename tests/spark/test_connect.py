@@ -21,7 +21,7 @@ from tools import ROOT
 PROGRAM = """
 import json
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark import drain, export, reconcile, replay, triage
+from airflow_provider_pgqueue.spark import drain, export, register, repair
 
 spark = SparkSession.builder.remote(SERVER).getOrCreate()
 assert "connect" in type(spark).__module__
@@ -33,11 +33,12 @@ def judge(messages):
 
 done = {
     "drain": drain(spark, queue="orders", function=judge),
-    "triage": triage(spark, queues=["orders"]),
-    "replay": replay(spark, results=["failed"], to_queue="again"),
-    "reconcile": reconcile(spark, queues=["orders"]),
+    "repair": repair(spark, queue="orders", function=lambda message: message.body),
     "export": export(spark, target=TARGET),
 }
+register(spark)
+failed = spark.read.format("pgqueue").options(table="archive", result="failed", columns="message").load()
+failed.write.format("pgqueue").mode("append").options(queue="again", runId="connect").save()
 print(json.dumps(done))
 """
 
@@ -74,5 +75,8 @@ def test_the_jobs_run_over_spark_connect(
     assert ended.returncode == 0, ended.stderr[-4000:]
     done = json.loads(ended.stdout.splitlines()[-1])
     assert (done["drain"]["archived"], done["drain"]["parallelism"]) == (50, 2)
-    assert (done["triage"]["dead"], done["replay"]["published"], done["reconcile"]["messages"]) == (1, 1, 50)
-    assert done["export"]["exported"] == []
+    assert (done["repair"]["requeued"], done["export"]["exported"]) == (1, [])
+    assert conn.execute("SELECT queue_name, message FROM messages.message ORDER BY id").fetchall() == [
+        ("orders", 7),
+        ("again", 7),
+    ]

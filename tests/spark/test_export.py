@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument
 from airflow_provider_pgqueue.core.errors import ExportError
-from airflow_provider_pgqueue.export import export_archive, exported_queues
+from airflow_provider_pgqueue.export import export_archive
 from airflow_provider_pgqueue.spark import export, read_export
 from tests.archive import change, cut, exists, ids_in_data, make_partition, rows_in_archive
 from tests.waiting import until
@@ -64,7 +64,6 @@ def test_an_export_with_spark_and_one_without_are_the_same_and_continue_each_oth
     assert set(began) == set(continued)
     assert (began["exported"], continued["skipped"], continued["exported"]) == (names[:1], names[:1], names[1:])
     assert rows_in_export(session, target) == expected
-    assert exported_queues(str(target)) == {"orders", "returns"}
 
     def content() -> dict[str, pa.Table]:
         paths = (target / "data").rglob("*.parquet")

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_provider_pgqueue import spark as pipelines
 from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.migrations import code_version
-from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.pipelines.pipeline import raised_in_spark
@@ -122,17 +121,7 @@ WRONGS = (unreachable, too_old, too_new, no_schema, no_privilege, half_a_privile
 COMMANDS = {
     "drain": ("--queue", "orders", "--function", f"{FUNCTIONS}:accept"),
     "export": ("--target", "{folder}"),
-    "triage": (),
     "repair": ("--queue", "orders", "--function", f"{FUNCTIONS}:keep"),
-    "replay": ("--to-queue", "orders"),
-    "reconcile": (),
-}
-TASKS = r"\d+ of \d+ tasks done, at work for \d+ s"
-# What they say meanwhile; test_parallelism.py has what an export says.
-PROGRESS = {
-    "triage": (f"triage nightly triage: {TASKS}",),
-    "replay": (f"replay nightly replay, counting: {TASKS}", f"replay nightly replay: {TASKS}"),
-    "reconcile": (f"reconcile nightly reconcile: {TASKS}",),
 }
 
 
@@ -183,8 +172,6 @@ def test_a_pipeline_names_what_is_wrong_with_the_database_and_the_same_run_compl
     conn: Connection,
     queue: Queue,
     pipeline: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backlog(conn, queue)
     before = state(conn)
@@ -192,11 +179,8 @@ def test_a_pipeline_names_what_is_wrong_with_the_database_and_the_same_run_compl
         with wrong(dsn, conn) as given:
             assert_refused(call(pipeline, where=given.dsn), given.error, given.says)
         assert state(conn) == before
-    monkeypatch.setattr(TUNING, "say_every", 0.02)
     done = call(pipeline)
     assert (done.status, type(json.loads(*done.output))) == (0, dict)
-    for said in PROGRESS.get(pipeline, ()):
-        assert any(re.fullmatch(said, line) for line in caplog.messages), caplog.messages
     leave_two(conn)
     before = state(conn)
     assert (call(pipeline).output, state(conn)) == (done.output, before)
@@ -231,7 +215,7 @@ def state(conn: Connection) -> Any:
 
 # Bad arguments and bodies ---------------------------------------------------------------------------------------------
 
-NOWHERE, AMONG = ("--queue", "nowhere"), ("--queues", "nowhere")
+NOWHERE = ("--queue", "nowhere")
 NO_QUEUE = r"queue 'nowhere' does not exist\. Create it"
 NO_MODULE = r"module 'nowhere' cannot be imported .*Start in its directory, or set PYTHONPATH"
 NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spelling"
@@ -240,10 +224,6 @@ NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spel
 NOT_THERE = [
     ("drain", (*NOWHERE, "--function", f"{FUNCTIONS}:accept"), errors.QueueNotFound, NO_QUEUE),
     ("repair", (*NOWHERE, "--function", f"{FUNCTIONS}:keep"), errors.QueueNotFound, NO_QUEUE),
-    ("replay", ("--to-queue", "nowhere"), errors.QueueNotFound, NO_QUEUE),
-    ("triage", AMONG, errors.QueueNotFound, NO_QUEUE),
-    ("reconcile", AMONG, errors.QueueNotFound, NO_QUEUE),
-    ("replay", (*AMONG, "--to-queue", "orders"), errors.QueueNotFound, NO_QUEUE),
     ("drain", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
     ("repair", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
     ("repair", ("--queue", "orders", "--function", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"),
@@ -269,10 +249,7 @@ def test_what_is_not_there_is_named_before_anything_is_changed(call: Calls, conn
 
 
 LISTS = {
-    "replay": ("queues", "results", "references"),
     "repair": ("results", "fingerprints"),
-    "triage": ("queues",),
-    "reconcile": ("queues",),
     "export": ("partitions",),
 }
 
@@ -297,21 +274,6 @@ def test_something_unusable_ends_the_drain_and_the_same_run_completes_with_anoth
     assert_refused(call(*drain, f"{FUNCTIONS}:count"), errors.InvalidArgument, r"the function returned a int\..*Return")
     assert state(conn) == before
     assert json.loads(*call(*drain, f"{FUNCTIONS}:accept").output)["archived"] == 1
-
-
-def test_a_half_written_manifest_is_named_and_after_another_export_the_replay_completes(
-    call: Calls, conn: Connection, queue: Queue, tmp_path: Path
-) -> None:
-    backlog(conn, queue)
-    call("export")
-    (manifest,) = (tmp_path / "export" / "_manifests").iterdir()
-    manifest.write_text(manifest.read_text()[:-100])
-    replay = ("replay", "--export", "{folder}", "--to-queue", "orders")
-    before = state(conn)
-    assert_refused(call(*replay), errors.ExportDamaged, rf"manifest _manifests/{manifest.name} is damaged\. Export")
-    assert state(conn) == before
-    call("export", "--target", "{folder}", run_id="a second export")
-    assert json.loads(*call(*replay).output)["published"] == 20
 
 
 # The data source ------------------------------------------------------------------------------------------------------

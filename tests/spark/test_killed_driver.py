@@ -20,12 +20,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.spark import export, repair, replay
+from airflow_provider_pgqueue.spark import export, repair
 from tests.archive import ids_in_data, make_partition, rows_in_archive
 from tests.clones import Clones
 from tests.spark.driver import driver
 from tests.spark.test_export import rows_in_export
-from tests.spark.test_replay import copies
 from tests.spark.test_writer import bodies, numbers, publish
 from tests.waiting import until, until_nobody_else_writes
 from tools.postgres import Cluster
@@ -96,17 +95,6 @@ summary = drain(spark, queue="orders", function=dies, batch_size=5, lease_for=ti
 Path(FOLDER, "summary.part").write_text(json.dumps(summary))
 Path(FOLDER, "summary.part").rename(Path(FOLDER, "summary"))
 """,
-    "shuffle": """
-from airflow_provider_pgqueue.spark.__main__ import shuffle_locally
-shuffle_locally(spark)
-Path(FOLDER, spark.conf.get("spark.sql.shuffle.partitions")).touch()
-""",
-    # Late, because a publisher waits only so long for a key that another transaction uses.
-    "replay": """
-import airflow_provider_pgqueue.spark.pipelines.replay as module
-module._CHUNK = 10
-module.replay(spark, run_id="killed", to_queue="again", parallelism=2, dsn=DSN)
-""",
     # The target is copied before each change of a file: a kill then would leave just that.
     "export": """
 import os, shutil
@@ -173,24 +161,6 @@ def prepare_repair(one: Killed) -> None:
     one.facts["dead"] = [id_ for id_, _ in rows]
 
 
-def prepare_replay(one: Killed) -> None:
-    for name in ("orders", "again"):
-        run(one.conn, verbs.create_queue(name))
-    rows = one.conn.execute(
-        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
-        " SELECT now() - interval '2 hours', now() - interval '1 hour', 'orders', 'success', '1'"
-        " FROM generate_series(1, 500) RETURNING id"
-    ).fetchall()
-    one.facts["ids"] = [id_ for (id_,) in rows]
-    # Whoever publishes the 200th waits for a lock, so that the kill comes in the middle.
-    one.facts["holder"] = holder = psycopg.connect(one.dsn)
-    holder.execute(
-        "INSERT INTO messages.dedup SELECT 'again', format('replay/%%s/%%s',"
-        " encode(sha256(convert_to(session_user || '/killed', 'UTF8')), 'hex'), %s::bigint), 0, 'infinity'",
-        [one.facts["ids"][200]],
-    )
-
-
 def prepare_drain(one: Killed) -> None:
     one.conn.execute("CREATE TABLE effect (place bigint GENERATED ALWAYS AS IDENTITY, note text)")
     run(one.conn, verbs.create_queue("orders"))
@@ -202,25 +172,17 @@ def prepare_export(one: Killed) -> None:
     one.facts["older"] = rows_in_archive(one.conn, one.facts["partition"])
 
 
-WAITING = (
-    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    " AND application_name = 'pgqueue replay'"
-)
 REACHED: Final[dict[str, Callable[[Killed], Any]]] = {
     "publish": lambda one: all((one.folder / fault).exists() for fault in FAULTS) and len(bodies(one.conn, "half")) > 4,
     "stream": lambda one: (one.folder / "log").exists(),
     "repair": lambda one: remedies(one.conn).get("requeued", 0) >= 60,
-    "replay": lambda one: one.conn.execute(WAITING).rowcount,
     "drain": lambda one: (one.folder / "summary").exists(),
-    "shuffle": lambda one: len(list(one.folder.iterdir())) > 1,
 }
 PREPARED: Final = {
     "publish": prepare_publish,
     "stream": prepare_stream,
     "repair": prepare_repair,
-    "replay": prepare_replay,
     "drain": prepare_drain,
-    "shuffle": lambda one: None,
     "export": prepare_export,
 }
 
@@ -247,10 +209,6 @@ def all_killed(
             assert process.wait(300) == -signal.SIGKILL, (folder / "driver.log").read_text()[-4000:]
         leased = "SELECT FROM messages.dead_message WHERE lock_expires_at > now()"
         there["repair"].facts["leased"] = there["repair"].conn.execute(leased).rowcount
-        # A session that waits does not notice that its client is gone, and would still publish when the lock is free.
-        for waiting in there["replay"].conn.execute(WAITING).fetchall():
-            there["replay"].conn.execute("SELECT pg_terminate_backend(%s, 10000)", waiting)
-        there["replay"].facts["holder"].close()
         yield there
 
 
@@ -358,19 +316,6 @@ def remedies(conn: Connection) -> dict[str | None, int]:
     return dict(conn.execute("SELECT remedy, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
 
 
-@pytest.mark.parametrize("killed", ["replay"], indirect=True)
-def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
-    spark: SparkSession, killed: Killed, fault: Record
-) -> None:
-    ids, number = killed.facts["ids"], len(killed.facts["ids"])
-    assert 0 < len(copies(killed.conn)) < number
-    done = replay(spark, run_id="killed", to_queue="again", dsn=killed.dsn)
-    assert done["known"] > 0
-    assert done["published"] + done["known"] == number
-    found = copies(killed.conn)
-    fault("kill -9 of the driver in a replay", where=WHERE, times=1, published=ids, found=found, place="queue")
-
-
 @pytest.mark.parametrize("killed", ["drain"], indirect=True)
 def test_a_task_that_is_tried_again_archives_no_more_than_was_asked_for(killed: Killed) -> None:
     summary = json.loads((killed.folder / "summary").read_text())
@@ -378,12 +323,6 @@ def test_a_task_that_is_tried_again_archives_no_more_than_was_asked_for(killed: 
     assert killed.conn.execute("SELECT FROM effect").rowcount == 5  # of five messages each, and one batch twice
     assert killed.conn.execute("SELECT FROM messages.message_archive").rowcount == 20
     assert killed.conn.execute("SELECT FROM messages.message").rowcount == 80
-
-
-@pytest.mark.parametrize("killed", ["shuffle"], indirect=True)
-def test_a_local_spark_shuffles_into_few_parts(killed: Killed) -> None:
-    # Twice as many parts as it has cores.
-    assert {part.name for part in killed.folder.iterdir()} == {"begin", "16"}
 
 
 @pytest.mark.parametrize("killed", ["export"], indirect=True)

@@ -17,16 +17,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.export import export_archive
 from airflow_provider_pgqueue.export.connection import Database, rows
-from airflow_provider_pgqueue.spark import (
-    drain,
-    export,
-    read_export,
-    reconcile,
-    register,
-    repair,
-    replay,
-    triage,
-)
+from airflow_provider_pgqueue.spark import drain, export, read_export, register, repair
 from airflow_provider_pgqueue.spark.source.staging import Stage
 from tests.archive import make_partition
 from tests.spark.functions import accept, keep
@@ -112,11 +103,8 @@ def follow(session: SparkSession, **options: str) -> int:
 
 SINCE = datetime.now(UTC) - timedelta(days=100)
 PIPELINES: dict[str, tuple[Callable[..., Any], dict[str, Any], str, Any]] = {
-    "triage": (triage, {"since": SINCE}, "dead", 40),
-    "reconcile": (reconcile, {"slow_after": timedelta(days=1)}, "messages", 210),
     "repair": (repair, {"queue": "orders", "function": keep, "dry_run": True}, "requeued", 0),
     "drain": (drain, {"queue": "orders", "function": accept, "parallelism": 4, "batch_size": 1}, "archived", 10),
-    "replay": (replay, {"to_queue": "orders", "results": ["failed"]}, "published", 20),
 }
 
 

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import KEEP, LEAVE, InvalidArgument, PgQueueError, run, verbs
-from airflow_provider_pgqueue.spark import repair, triage
+from airflow_provider_pgqueue.spark import repair
 from tests.core.roles.test_roles import logins
 
 Connection = psycopg.Connection[Any]
@@ -71,21 +71,6 @@ def test_the_canary_comes_before_the_tasks_get_the_others(repaired: Repairs, con
     assert remedies(conn) == {"requeued": 3, None: 7}
 
 
-def test_a_cause_of_the_last_triage_is_repaired_and_a_run_that_finished_outlives_it(
-    spark: SparkSession, dsn: str, repaired: Repairs, conn: Connection, dead: Die
-) -> None:
-    ids = dead(2, details="no address in Athens for order 1") + dead(1, details="no address in Bern for order 2")
-    dead(1, details="disk full")
-    largest = triage(spark, run_id="t", dsn=dsn)["largest"]
-    (cause,) = [one["cause"] for one in largest if one["dead"] == 3]
-    done = repaired(lambda message: KEEP, queue=None, cause=cause)
-    assert done["ids"] == {"requeued": ids}
-    run(conn, verbs.record_triage_causes("a later triage, in which nothing died of it", "[]"))
-    assert repaired(lambda message: KEEP, queue=None, cause=cause) == done
-    with pytest.raises(InvalidArgument, match="no cause 'nope'"):
-        repaired(lambda message: KEEP, "night 2", queue=None, cause="nope")
-
-
 def test_a_dry_run_changes_nothing_not_even_its_own_run(repaired: Repairs, conn: Connection, dead: Die) -> None:
     ids = dead(4)
     tables = ("message", "message_archive", "dead_message", "pipeline_run")
@@ -115,7 +100,7 @@ def test_a_role_needs_to_be_consumer_and_pipeline(repaired: Repairs, dsn: str, d
         assert repaired(lambda message: KEEP, dsn=eve)["requeued"] == 1
 
 
-@pytest.mark.parametrize("wrong", [{"function": None}, {"queue": ["orders"]}, {"cause": ["x"]}])
+@pytest.mark.parametrize("wrong", [{"function": None}, {"queue": ["orders"]}, {"cause": "x"}])
 def test_an_argument_that_is_none_is_named(repaired: Repairs, dead: Die, wrong: dict[str, Any]) -> None:
     dead(1)
     with pytest.raises(InvalidArgument, match=f"^{next(iter(wrong))} is .*Give a"):

@@ -56,7 +56,7 @@ def test_a_function_that_cannot_be_sent_is_named_in_our_words(
 
 def test_the_names_of_many_queues_do_not_make_the_name_of_a_run_too_long(session: SparkSession, dsn: str) -> None:
     names = [f"{'q' * 46}_{number}" for number in range(9)]
-    assert Pipeline.of(session, "triage", None, dsn, None, *names).once(dict) == {}
+    assert Pipeline.of(session, "repair", None, dsn, None, *names).once(dict) == {}
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_run_it_again_is_said_where_it_may_help(
 
     caplog.set_level(logging.ERROR)
     with pytest.raises(type(error)):
-        Pipeline.of(session, "replay", "nightly", dsn, None).once(fail)
+        Pipeline.of(session, "repair", "nightly", dsn, None).once(fail)
     assert ("run it again" in caplog.text) is helps

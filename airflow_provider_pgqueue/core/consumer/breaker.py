@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.consumer.calls import TimeIsUp
-from airflow_provider_pgqueue.core.dead_causes import masked
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -27,12 +26,17 @@ _MOST_HANGING: Final = 10  # calls that may hang in this process before it stops
 _UNKEPT: Final = "outcomes that cannot be kept"
 _LONGEST: Final = 500  # characters that are compared: the time of the search grows with their square
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+_NUMBER: Final = re.compile(r"(?<!\w)[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*(?!\w)")
 _PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([^"]*)", line (\d+), in (\S+)')
 
 
 def _fingerprint(failure: Mapping[str, Any]) -> _Fingerprint:
-    """Return what the failures of two messages with one cause have in common: the class of the error, and its text."""
-    text = masked(_said(failure, "message")[:_LONGEST])
+    """Return what the failures of two messages with one cause have in common: the class of the error, and its text.
+
+    In the text `?` stands for quotations and `#` for numbers and ids, as in `messages.fingerprint`.
+    """
+    text = _NUMBER.sub("#", _QUOTED.sub("?", _said(failure, "message")[:_LONGEST]))
     return _said(failure, "error"), " ".join(text.lower().split())
 
 

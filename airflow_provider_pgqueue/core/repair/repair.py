@@ -53,7 +53,19 @@ RULES: Final[Mapping[str, Rule]] = {
     "dry_run": truth,
 }
 """The rules for the arguments that everything has that repairs."""
+
+
+def is_fingerprint(cause: object) -> bool:
+    """Return whether this may be a fingerprint."""
+    return isinstance(cause, str) and _FINGERPRINT.fullmatch(cause) is not None
+
+
+def _cause(value: object) -> str | None:
+    return None if is_fingerprint(value) else "Give a fingerprint, such as messages.dead_causes() shows."
+
+
 _OWN_RULES: Final[Mapping[str, Rule]] = {
+    "cause": optional(_cause),
     "since": optional(moment),
     "until": optional(moment),
     "batch_size": whole(1, 10_000),
@@ -70,9 +82,9 @@ class Repair:
     each body before it is published: a function or `module:function` that returns what is wrong or None, or the `.json`
     file of a JSON Schema.
 
-    `which` chooses the messages. `cause`, in place of its results and fingerprints, is a fingerprint, or a cause of
-    `messages.triage_causes()`. Without a queue some of `ids`, `cause`, `fingerprints` and `reference` must be given:
-    InvalidArgument. Messages that were requeued `max_requeues` times before are left out.
+    `which` chooses the messages; `cause` is one fingerprint, in place of its fingerprints. Without a queue some of
+    `ids`, `cause`, `fingerprints` and `reference` must be given: InvalidArgument. Messages that were requeued
+    `max_requeues` times before are left out.
 
     At most `max_messages` are repaired, oldest first, and at most `max_per_second`.
 
@@ -100,7 +112,7 @@ class Repair:
 
     def __post_init__(self) -> None:
         which = self.which
-        check_chosen(which.queue_name, which.ids, self.cause, which.fingerprints, which.reference, which.results)
+        check_chosen(which.queue_name, which.ids, self.cause, which.fingerprints, which.reference)
         given = {one.name: getattr(self, one.name) for one in fields(self)} | which.arguments()
         check(given, {**RULES, **_OWN_RULES})
 
@@ -162,16 +174,14 @@ class Repair:
         )
 
 
-def check_chosen(
-    queue_name: object, ids: object, cause: object, fingerprints: object, reference: object, results: object
-) -> None:
+def check_chosen(queue_name: object, ids: object, cause: object, fingerprints: object, reference: object) -> None:
     """Raise InvalidArgument if neither a queue nor messages are named, as the database does, or a cause twice."""
     if all(name is None for name in (queue_name, ids, cause, fingerprints, reference)):
         raise InvalidArgument(
             "queue_name is None", "Name a queue, or messages by ids, cause, fingerprints or reference."
         )
-    if cause is not None and (results is not None or fingerprints is not None):
-        raise InvalidArgument("a cause has a result and fingerprints of its own. Give either a cause or these.")
+    if cause is not None and fingerprints is not None:
+        raise InvalidArgument("a cause is a fingerprint", "Give either cause or fingerprints.")
 
 
 def repair_by(
@@ -187,7 +197,9 @@ def repair_by(
     check_call(validator, "a body")
     with connect() as conn:
         require(conn, _NEEDED, repair.which.queue_name)
-    repair = replace(_without_cause(repair, connect), validator=validator)
+    repair = replace(repair, validator=validator)
+    if repair.cause is not None:
+        repair = replace(repair, cause=None, which=replace(repair.which, fingerprints=[repair.cause]))
     ids = _ids(repair, connect)
     unknown = dict.fromkeys(_unknown(repair, ids, connect), "unknown")
     if repair.dry_run:
@@ -211,29 +223,6 @@ def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool])
             canary_wait=repair.canary_wait,
             stop=stop,
         )
-
-
-def is_fingerprint(cause: str) -> bool:
-    """Return whether this may be a fingerprint; the causes of a triage have other names."""
-    return _FINGERPRINT.fullmatch(cause) is not None
-
-
-def _without_cause(repair: Repair, connect: Connect) -> Repair:
-    """Choose the messages of a cause by its queue, result and fingerprints."""
-    if repair.cause is None:
-        return repair
-    with connect() as conn:
-        causes = run(conn, verbs.triage_causes(repair.which.queue_name, cause=repair.cause))
-    if not causes and is_fingerprint(repair.cause):
-        return replace(repair, cause=None, which=replace(repair.which, fingerprints=[repair.cause]))
-    if not causes:
-        raise InvalidArgument(
-            f"{repair.cause!r} is not a fingerprint, and the last triage found no cause {repair.cause!r}",
-            "Look in messages.dead_causes() and messages.triage_causes().",
-        )
-    (cause,) = causes
-    found = {"queue_name": cause["queue_name"], "results": [cause["result"]], "fingerprints": cause["fingerprints"]}
-    return replace(repair, cause=None, which=replace(repair.which, **found))
 
 
 def _ids(repair: Repair, connect: Connect) -> list[int]:

@@ -111,15 +111,11 @@ from airflow_provider_pgqueue.core.verbs.roles import (
 )
 from airflow_provider_pgqueue.core.verbs.runs import (
     begin_run as begin_run,
-    check_queues_exist as check_queues_exist,
     finish_run as finish_run,
-    record_triage_causes as record_triage_causes,
-    replay as replay,
     run_archived as run_archived,
     run_backlog as run_backlog,
     run_holder as run_holder,
     run_summary as run_summary,
-    triage_causes as triage_causes,
 )
 from airflow_provider_pgqueue.core.verbs.stages import (
     begin_partitions as begin_partitions,

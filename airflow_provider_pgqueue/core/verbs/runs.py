@@ -1,12 +1,11 @@
-"""Runs of the pipelines, each of which is done once, and what the runs of a triage found."""
+"""Runs of the pipelines, each of which is done once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.statement import Statement, nothing, one, only_row
+from airflow_provider_pgqueue.core.statement import Statement, one, only_row
 
 
 def begin_run(run_id: str, pipeline: str) -> Statement[dict[str, Any] | None]:
@@ -40,28 +39,3 @@ def run_archived(run_id: str) -> Statement[Row]:
     It works from its first lease to its last result.
     """
     return Statement("run_archived", locals(), only_row)
-
-
-def check_queues_exist(queue_names: Collection[str]) -> Statement[None]:
-    """Raise QueueNotFound for the first of these names that no queue has."""
-    return Statement("check_queues_exist", locals(), nothing)
-
-
-def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 4) -> Statement[int]:
-    """Publish copies of messages, each `id` once per run and queue, and return how many were published.
-
-    `rows` is a JSON array. If it is empty, the call only checks that the queue exists.
-    """
-    return Statement("replay", locals(), one)
-
-
-def record_triage_causes(run_id: str, causes: str) -> Statement[int]:
-    """Record the causes of death that a triage found (JSON text), and return their number."""
-    return Statement("record_triage_causes", locals(), one)
-
-
-def triage_causes(
-    queue_name: str | None = None, *, cause: str | None = None, run_id: str | None = None
-) -> Statement[list[Row]]:
-    """Read the causes of death that the last triage found, or the one named; most messages to remedy first."""
-    return Statement("triage_causes", locals(), list)

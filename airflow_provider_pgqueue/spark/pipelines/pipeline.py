@@ -1,4 +1,4 @@
-"""What the pipelines share: the run and its place in the ledger, reading, work in the tasks of Spark, and the log."""
+"""What the pipelines share: the run and its place in the ledger, work in the tasks of Spark, and the log."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ import logging
 import pickle
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core import errors, verbs
-from airflow_provider_pgqueue.core.argument import check, function, moment, optional, text, whole
+from airflow_provider_pgqueue.core.argument import check, function, optional, text, whole
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.export.connection import Database
-from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
+from airflow_provider_pgqueue.spark.source.data_source import check_spark
 
 if TYPE_CHECKING:
     import psycopg
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,6 @@ Summary = dict[str, Any]
 _PARALLELISM: Final = 8
 _PASSING: Final = (PgQueueError, errors.ConnectionFailed, errors.InUse, errors.StageIncomplete)
 _RAISED: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.M)
-_number = count(1)
-_formats: Final[dict[Database, str]] = {}
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
@@ -63,17 +60,14 @@ class Pipeline:
         dsn: str | None,
         parallelism: int | None,
         *about: str,
-        since: datetime | None = None,
-        until: datetime | None = None,
     ) -> Self:
         """Return the pipeline that the arguments say; a run without a name is named by what it is about and this time.
 
-        InvalidArgument for a name, a number or a time that cannot be used.
+        InvalidArgument for a name or a number that cannot be used.
         """
         check_spark(spark)
         given = {"run_id": run_id, "parallelism": parallelism}
         check(given, {"run_id": optional(text), "parallelism": optional(whole(1, 9999))})
-        check_time(since, until)
         new = f"{'-'.join((pipeline, *about))[:200]}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         return cls(spark, pipeline, run_id or new, Database(dsn or ""), parallelism or _PARALLELISM, about)
 
@@ -120,11 +114,6 @@ class Pipeline:
         """Return how many tasks can talk to PostgreSQL at once: `parallelism`, or as many as it has room for now."""
         return self.database.room(self.parallelism)
 
-    def require_queues(self, queues: Collection[str]) -> None:
-        """Raise QueueNotFound for the first name that no queue has, so that it does not pass for an empty queue."""
-        if queues:
-            self.ask(verbs.check_queues_exist(queues))
-
     def watching(self, doing: str = "") -> AbstractContextManager[None]:
         """Say while a block runs how many tasks are done in the stages that Spark is at, and after how long."""
         began = time.monotonic()
@@ -140,41 +129,11 @@ class Pipeline:
 
         return watching(say)
 
-    def read(
-        self,
-        table: str,
-        columns: str,
-        *,
-        queues: Sequence[str] = (),
-        since: datetime | None = None,
-        options: Mapping[str, str] | None = None,
-    ) -> DataFrame:
-        """Return rows of the `archive` or the `queue`; `since` is a time of archiving, or of publishing.
-
-        `options` are further options of the data source.
-        """
-        given = {"table": table, "columns": columns, "numPartitions": str(self.parallelism), **(options or {})}
-        if queues:
-            given["queue"] = ",".join(queues)
-        if since is not None:
-            given["since"] = since.isoformat()
-        # This database gets a format of its own: `pgqueue` may be registered for another one in the session.
-        name = _formats.setdefault(self.database, f"pgqueue_{next(_number)}")
-        self.spark.dataSource.register(data_source(self.database, name))
-        return self.spark.read.format(name).options(**given).load()
-
 
 def _may_pass(error: BaseException) -> bool:
     """Return whether the same run may end otherwise, with nothing changed but the time."""
     known = error if isinstance(error, PgQueueError) else raised_in_spark(error)
     return known is None or type(known) in _PASSING
-
-
-def check_time(since: datetime | None, until: datetime | None) -> None:
-    """Raise InvalidArgument for a time without its zone, or one that ends before it begins; None leaves it open."""
-    check({"since": since, "until": until}, dict.fromkeys(("since", "until"), optional(moment)))
-    if since and until and since >= until:
-        raise InvalidArgument(f"since is {since} and until is {until}", "Give an end after the beginning.")
 
 
 def function_or_name(value: Any) -> str | None:

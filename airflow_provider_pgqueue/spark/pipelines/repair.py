@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, function_or_name
 
-_RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
+_RULES: Final = {"queue": optional(text), "function": function_or_name}
 log = logging.getLogger(__name__)
 
 
@@ -57,7 +57,7 @@ def repair(
     :param queue: Only dead messages of this queue; needed unless a cause or fingerprints are given.
     :param function: Gets a dead message; it must be importable where the tasks run. See --py-files.
     :param validator: Checks each new body; or the .json file of a JSON Schema.
-    :param cause: All of one cause of messages.triage_causes(), instead of queue, results and fingerprints.
+    :param cause: Only messages of this cause: a fingerprint, such as messages.dead_causes() shows.
     :param results: Only these results.
     :param fingerprints: Only these fingerprints.
     :param max_messages: At most this many, oldest first, over all tries of the run.

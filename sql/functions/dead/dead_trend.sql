@@ -47,7 +47,7 @@ BEGIN
             ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint AND s.at = b.at
          GROUP BY 1, 2, 3)
     SELECT c.queue_name, c.result, c.fingerprint, newest.pattern, c.died, w.waiting,
-           -- As in the triage: what died in the last quarter of the time, compared with what would be its share.
+           -- What died in the last quarter of the time, compared with what would be its share.
            CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing'
                 WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
            seen.first_at, seen.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references

@@ -216,45 +216,15 @@ def test_only_what_was_chosen_is_repaired_oldest_first(conn: Connection, dead: D
     assert (summary["requeued"], summary["left"]) == (0, 5)
 
 
-def test_a_cause_of_the_last_triage_is_repaired(conn: Connection, dead: Die) -> None:
+def test_a_cause_is_repaired_by_its_fingerprint(conn: Connection, dead: Die) -> None:
     ids = dead(2, details="no address")
     dead(1, details="disk full")
-    (cause,) = [one for one in run(conn, verbs.dead_causes("orders")) if one.waiting == 2]
-    recorded = {
-        "cause": "5f0c9a41be77",
-        "queue_name": "orders",
-        "result": "failed",
-        "fingerprints": [cause.fingerprint],
-    }
-    run(conn, verbs.record_triage_causes("night", json.dumps([triage_row() | recorded])))
-    by_cause = {"queue_name": None, "cause": "5f0c9a41be77"}
-    assert repair(keep, **by_cause).run(conn)["ids"] == {"requeued": ids}
-    with pytest.raises(InvalidArgument, match="no cause 'nope'"):
-        repair(keep, queue_name=None, cause="nope").run(conn)
-    with pytest.raises(InvalidArgument, match="Give either a cause or these"):
-        repair(keep, cause="nope", results=["failed"])
-    left = run(conn, verbs.dead_causes("orders"))[0]
-    assert repair(keep, cause=left.fingerprint).run(conn)["ids"] == {"requeued": [left.newest_id]}, "a fingerprint"
-
-
-def triage_row() -> dict[str, Any]:
-    moment = "2026-01-01T00:00:00Z"
-    return {
-        "pattern": "no address",
-        "dead": 2,
-        "unremedied": 2,
-        "requeued": 0,
-        "dismissed": 0,
-        "died_again": 0,
-        "first_at": moment,
-        "last_at": moment,
-        "trend": "new",
-        "series": [2],
-        "series_from": moment,
-        "series_step": "1 hour",
-        "sample_ids": [1],
-        "sample_references": [None],
-    }
+    (cause,) = [one.fingerprint for one in run(conn, verbs.dead_causes("orders")) if one.waiting == 2]
+    assert repair(keep, queue_name=None, cause=cause).run(conn)["ids"] == {"requeued": ids}
+    with pytest.raises(InvalidArgument, match=r"cause is .nope..*Give a fingerprint"):
+        repair(keep, cause="nope")
+    with pytest.raises(InvalidArgument, match="Give either cause or fingerprints"):
+        repair(keep, cause=cause, fingerprints=[cause])
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,6 @@ CALLS = {
     "record_step": "SELECT messages.record_step((SELECT token FROM given WHERE what = 'live'),"
     " (SELECT ids[1] FROM given WHERE what = 'live'), 'a', '1')",
     "record_task_failure": f"SELECT messages.record_task_failure({RUN}, 'task', '{{\"error\": \"E\"}}')",
-    "record_triage_causes": "SELECT messages.record_triage_causes('run', '[]')",
     "release": f"SELECT messages.release({LIVE})",
     "release_dead": f"SELECT messages.release_dead({DEAD})",
     "release_messages": "SELECT messages.release_messages('orders', (SELECT ids FROM given WHERE what = 'live'))",
@@ -144,8 +143,7 @@ CROSSED = [
     ("begin_partitions", "publish_partition"),
     ("publish_staged", "drop_stage"),
 ]
-# The one only inserts, and publish calls the other.
-LEFT_OUT = {"replay", "publish_deduplicated"}
+LEFT_OUT = {"publish_deduplicated"}  # publish calls it
 
 
 def ended(databases: SimpleQueue[str], held: str, called: str) -> str:

@@ -118,7 +118,6 @@ def test_a_body_whose_text_nobody_can_read_comes_in_by_no_way(conn: Connection, 
     """A number of ten bytes may have 131,072 digits; 60 of them are 900 bytes as jsonb, and 8 MB as text."""
     queue("orders")
     run(conn, verbs.bind_topic("orders", "shop.*"))
-    run(conn, verbs.begin_run("run", "replay"))
     run(conn, verbs.publish("orders", 1, dedup_key="k"))
     for statement in (
         "SELECT messages.publish('orders', %s)",
@@ -128,7 +127,6 @@ def test_a_body_whose_text_nobody_can_read_comes_in_by_no_way(conn: Connection, 
         "SELECT messages.publish_batch('orders', jsonb_build_array(1, %s::jsonb))",
         "SELECT messages.publish_topic('shop.a', %s)",
         "INSERT INTO messages.message (queue_name, message) VALUES ('orders', '1'), ('orders', %s)",
-        "SELECT messages.replay('run', 'orders', jsonb_build_array(jsonb_build_object('id', 1, 'message', %s::jsonb)))",
     ):
         assert state_of(conn, statement, "[" + ", ".join(["1e131071"] * 60) + "]") == "PQ005", statement
         assert state_of(conn, statement, json.dumps(["x" * 2000])) is None, statement
@@ -144,7 +142,6 @@ def test_a_body_whose_text_no_server_can_make_is_too_large(conn: Connection, que
 def test_headers_are_bounded_in_every_way_in(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.bind_topic("orders", "shop.*"))
-    run(conn, verbs.begin_run("run", "replay"))
     run(conn, verbs.publish("orders", 1, dedup_key="k"))
     digits = "[" + ", ".join(["1e131071"] * 60) + "]"  # of 900 bytes as jsonb, of 8 MB as text
     for statement in (
@@ -153,7 +150,6 @@ def test_headers_are_bounded_in_every_way_in(conn: Connection, queue: Queue) -> 
         "SELECT messages.publish('orders', '1', dedup_key => 'k', on_conflict => 'replace', headers => %s)",
         "SELECT messages.publish_topic('shop.a', '1', headers => %s)",
         "INSERT INTO messages.message (queue_name, message, headers) VALUES ('orders', '1', %s)",
-        "SELECT messages.replay('run', 'orders', jsonb_build_array(jsonb_build_object('id', 1, 'headers', %s::jsonb)))",
     ):
         assert state_of(conn, statement, json.dumps({"k": "x" * 70_000})) == "PQ005", statement
         assert state_of(conn, statement, f'{{"k": {digits}}}') == "PQ005", statement

@@ -24,11 +24,11 @@ WAYS = {
 LOOKS = [name for name in WAYS if name not in VERBS or "observer" in VERBS[name][1].split()]
 SHOWN = {
     "message_life", "message_life of one that waits", "message_life of one without a class", "dead_causes",
-    "message_life of one that was dispatched", "dead_trend", "triage_causes", "search_messages",
+    "message_life of one that was dispatched", "dead_trend", "search_messages",
     "message_overview", "archive_overview", "dispatch_overview", "retried_causes",
 }  # fmt: skip
 CLASSES = {
-    "message_life", "message_life of one that waits", "dead_causes", "dead_trend", "triage_causes",
+    "message_life", "message_life of one that waits", "dead_causes", "dead_trend",
     "search_messages", "message_overview", "archive_overview", "message_outcomes",
     "retried_causes",
 }  # fmt: skip
@@ -61,14 +61,6 @@ def orders(conn: Connection) -> Connection:
         "INSERT INTO messages.history_cause (grain, bucket_at, queue_name, result, fingerprint, messages)"
         " SELECT 'minute', date_trunc('minute', archived_at), queue_name, result, fingerprint, 1"
         " FROM messages.archive_rows"
-    )
-    conn.execute(
-        "SELECT messages.record_triage_causes('nightly', (SELECT jsonb_agg(jsonb_build_object('cause', 'c',"
-        " 'queue_name', 'orders', 'result', 'failed',"
-        " 'error', 'shop.CardError', 'pattern', 'CANARY of #', 'trend', 'new', 'dead', 1,"
-        " 'unremedied', 1, 'requeued', 0, 'dismissed', 0, 'died_again', 0, 'first_at', now(), 'last_at', now(),"
-        " 'series_from', now(), 'series_step', '1 hour', 'series', '{1}', 'fingerprints', '{f}', 'sample_ids', '{1}',"
-        " 'sample_references', '{r}'))))"
     )
     return conn
 

@@ -156,10 +156,6 @@ VERBS = {
     "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
     "archive_log_end": ("SELECT messages.archive_log_end()", "reader pipeline admin"),
     "split_archive_log": ("SELECT messages.split_archive_log(0, 10)", "reader pipeline admin"),
-    "record_triage_causes": ("SELECT messages.record_triage_causes('nightly', '[]')", "pipeline admin"),
-    "triage_causes": ("SELECT messages.triage_causes()", "consumer observer pipeline admin"),
-    "replay": ("SELECT messages.replay('nightly', 'orders', '[]')", "pipeline admin"),
-    "check_queues_exist": ("SELECT messages.check_queues_exist(ARRAY['orders'])", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw reader pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -72,33 +71,6 @@ def test_a_run_that_this_login_did_not_begin_cannot_be_finished(login: Login) ->
     with pytest.raises(InvalidArgument, match=r"there is no run 'nightly'\. Finish it as the login that began it"):
         finish(stranger, "nightly")
     assert summary_of(mine, "nightly") is None
-
-
-def test_a_replay_of_another_login_takes_nothing_away(conn: Connection, login: Login) -> None:
-    conn.execute("SELECT messages.create_queue('orders')")
-    name = "x" * 250
-    for session in (login("mine", "messages_pipeline"), login("theirs", "messages_pipeline")):
-        begin(session, name, "replay")
-        for published in (1, 0):
-            assert run(session, verbs.replay(name, "orders", '[{"id": 7, "message": 1}]')) == published
-
-
-def test_a_triage_of_another_login_replaces_and_evicts_none(login: Login) -> None:
-    mine, theirs = login("mine", "messages_pipeline"), login("theirs", "messages_pipeline")
-    cause = {
-        "cause": "c", "queue_name": "orders", "result": "failed", "pattern": "mine", "trend": "new", "dead": 1,
-        "unremedied": 1, "requeued": 0, "dismissed": 0, "died_again": 0, "first_at": "2026-01-01",
-        "last_at": "2026-01-01", "series_from": "2026-01-01", "series_step": "1 hour",
-        "series": [1], "fingerprints": ["f"], "sample_ids": [1],
-        "sample_references": ["r"],
-    }  # fmt: skip
-    run(mine, verbs.record_triage_causes("nightly", json.dumps([cause])))
-    for number in range(31):
-        run(theirs, verbs.record_triage_causes(f"run {number}", "[]"))
-    run(theirs, verbs.record_triage_causes("nightly", json.dumps([cause | {"pattern": "theirs"}])))
-    for session, pattern in ((mine, "mine"), (theirs, "theirs")):
-        (found,) = run(session, verbs.triage_causes(run_id="nightly"))
-        assert found["pattern"] == pattern
 
 
 @pytest.mark.parametrize("pipeline", ["publish", "publish stream"])

@@ -1,2 +1,0 @@
--- The time of the database, by its own clock.
-SELECT pg_catalog.clock_timestamp()
