@@ -47,8 +47,10 @@ WRITERS = {
 }
 # What eve leaves there as the owner, for whoever installs to run.
 TRAPS = {
-    "trigger": "CREATE TRIGGER t BEFORE INSERT OR UPDATE ON messages.queue FOR EACH ROW EXECUTE FUNCTION lair.fired()",
-    "default": "ALTER TABLE messages.queue ADD extra integer DEFAULT lair.deed()",
+    "trigger": "UPDATE messages.upkeep_run SET server = NULL; CREATE TRIGGER t BEFORE UPDATE ON messages.upkeep_run"
+    " FOR EACH ROW EXECUTE FUNCTION lair.fired()",
+    "check": "UPDATE messages.upkeep_run SET server = NULL;"
+    " ALTER TABLE messages.upkeep_run ADD CHECK (lair.deed() = 1) NOT VALID",
     "overload": "CREATE FUNCTION messages.create_queue(queue_name text) RETURNS boolean"
     " LANGUAGE sql AS 'SELECT lair.deed() = 1'",
     "body": "CREATE OR REPLACE FUNCTION messages.make_archive_partitions() RETURNS integer"
