@@ -38,7 +38,6 @@ class Watch(ABC):
     poll_interval: float = 30.0
     ring_every: float = 10.0
     _rung_at: float = field(default=-math.inf, init=False)
-    _last: Doorbell | None = field(default=None, init=False)
     _repeats: int = field(default=0, init=False)
     look_in: float = field(default=0.0, init=False)
     """Seconds until the next look is needed if nothing rings before."""
@@ -85,7 +84,7 @@ class Watch(ABC):
             self.look_in = min(self.look_in, self._rung_at + pause - now)
             return None
         self._repeats = 1 if is_new else self._repeats + 1
-        self._rung_at, self._last = now, doorbell
+        self._rung_at = now
         self.look_in = min(self.look_in, self._pause())
         return doorbell
 

@@ -12,7 +12,7 @@ DECLARE
     -- Messages that a look frees or puts behind stay locked until the commit, and the transaction of a consumer lasts as long as its work.
     most    integer := CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END;
     look_at integer;
-    ready   tid[];
+    ready   integer;
     grouped tid[];
     heads   tid[];
 BEGIN
@@ -32,7 +32,7 @@ BEGIN
         -- Messages that were put behind others of their groups stood in the way of these, or nobody made the mark of their lane. There may
         -- be thousands more, which this puts behind, too: at each try ten times as many.
         look_at := greatest(CASE WHEN limited THEN wanted END, least(10 ^ (tries - 1), most));
-        SELECT array_agg(m.tid), array_agg(m.tid) FILTER (WHERE m.group_key IS NOT NULL) INTO ready, grouped FROM (
+        SELECT count(*), array_agg(m.tid) FILTER (WHERE m.group_key IS NOT NULL) INTO ready, grouped FROM (
             SELECT m.* FROM (SELECT l.priority, messages.stored_time(l.mark, lease_again.moment) AS begins FROM messages.lane l
                               WHERE l.queue_name = lease_again.queue_name COLLATE "default" ORDER BY l.priority DESC OFFSET 0) lane
              CROSS JOIN LATERAL (
@@ -43,11 +43,10 @@ BEGIN
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
                  ORDER BY m.visible_at LIMIT look_at FOR UPDATE SKIP LOCKED) m
              LIMIT look_at) m;
-        again := ready IS NOT NULL;
+        again := ready > 0;
         IF grouped IS NOT NULL AND (limited OR tries > 1) THEN
             heads := messages.group_heads(lease_again.queue_name, grouped, spend => false);
-            ready := ARRAY(SELECT one.tid FROM unnest(ready) WITH ORDINALITY AS one (tid, number)
-                            WHERE one.tid <> ALL (grouped) OR one.tid = ANY (heads) ORDER BY one.number);
+            ready := ready - (SELECT count(*) FROM unnest(grouped) AS one (tid) WHERE (one.tid = ANY (heads)) IS NOT TRUE);
         END IF;
     END IF;
     -- Ten tries at most, even if more becomes ready meanwhile.
@@ -55,8 +54,8 @@ BEGIN
         wanted := 0;
     ELSIF limited AND wanted > 0 THEN
         -- Only what will be leased uses up the rate.
-        IF cardinality(ready) > 0 THEN
-            SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, cardinality(ready))) s;
+        IF ready > 0 THEN
+            SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, least(wanted, ready)) s;
         ELSE
             -- All of them were put behind others of their groups just now; others may be ready after them.
             SELECT a.wanted, a.moment INTO wanted, moment FROM messages.lease_again(lease_again.queue_name, wanted, tries + 1, consumes) a;
