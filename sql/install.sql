@@ -232,9 +232,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/history/alter_history.sql
 \ir functions/history/begin_history.sql
 \ir functions/history/record_history.sql
-\ir functions/history/history_counts.sql
-\ir functions/history/roll_up_history.sql
-\ir functions/history/roll_up_bucket.sql
+\ir functions/history/count_history.sql
 \ir functions/history/history_begins.sql
 \ir functions/history/sum_durations.sql
 \ir functions/history/history_steps.sql

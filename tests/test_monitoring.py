@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli import exposition
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
+from tests.core.archive.test_history import note
 from tests.waiting import until
 from tools import ROOT, prometheus
 from tools.ports import free_port
@@ -42,8 +43,9 @@ def orders(conn: Connection, queue: Queue) -> str:
     run(conn, verbs.archive(held[0].lock_token, [held[0].id]))
     run(conn, verbs.archive(held[0].lock_token, [held[1].id], result="failed"))
     conn.execute("SELECT messages.upkeep()")
+    note(conn)
     # Rates are of minutes that are over.
-    conn.execute("UPDATE messages.history SET bucket_at = bucket_at - interval '2 minutes'")
+    conn.execute("UPDATE messages.history SET bucket_at = bucket_at - interval '2 minutes' WHERE grain = 'minute'")
     return "orders"
 
 
@@ -151,7 +153,7 @@ def test_a_queue_that_nobody_consumes_shows_among_the_others_of_which_some_are(c
 def test_counters_only_grow(conn: Connection, orders: str) -> None:
     run(conn, verbs.publish_batch("orders", [1, 2]))
     conn.execute("SELECT messages.consume('orders', 10)")
-    conn.execute("SELECT messages.upkeep()")
+    note(conn)
     found = parsed(conn)
     assert value(found, "pgqueue_published_messages_total", queue="orders") == 7
     assert value(found, "pgqueue_finished_messages_total", queue="orders", result="success") == 5
@@ -175,7 +177,7 @@ def test_names_and_labels_follow_the_conventions_of_prometheus(conn: Connection,
 def test_the_number_of_series_is_bounded_and_the_rest_is_summed_up(conn: Connection, queue: Queue) -> None:
     for name in [f"q{number}" for number in range(12)] + ["other"]:
         run(conn, verbs.publish(queue(name), 1))
-    conn.execute("SELECT messages.upkeep()")
+    note(conn)
     found = parsed(conn, max_queues=3)
     named = [s.labels["queue"] for s in found["pgqueue_published_messages"].samples]
     assert sorted(named) == ["other", "q0", "q1"]

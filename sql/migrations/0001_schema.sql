@@ -539,7 +539,7 @@ COMMENT ON COLUMN messages.published_partition.published IS 'How many of them we
 -- What the upkeep records of each queue. docs/decisions/0032-history.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,
-    grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
+    grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day', 'all')),
     bucket_at    timestamptz NOT NULL,
     depth        bigint,
     depth_max    bigint,
@@ -561,11 +561,11 @@ CREATE TABLE messages.history (
     waits        bigint[],
     runs         bigint[],
     PRIMARY KEY (queue_name, grain, bucket_at)
-);
+) WITH (fillfactor = 70);
 CREATE INDEX history_bucket_at_idx ON messages.history (grain, bucket_at);
 COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as the upkeep recorded it. A minute without a row was like the one before, without traffic.';
-COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since.';
-COMMENT ON COLUMN messages.history.grain IS 'minute, hour or day, in UTC.';
+COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since. Empty: an upkeep looked in this minute.';
+COMMENT ON COLUMN messages.history.grain IS 'minute, hour or day, in UTC; all: what the queue holds now and what went through it since the history began.';
 COMMENT ON COLUMN messages.history.bucket_at IS 'Where the bucket begins; it ends before the next one.';
 COMMENT ON COLUMN messages.history.depth IS 'Unfinished messages at the last upkeep in the bucket. This column and the five that follow are NULL if there was no upkeep, or nothing had changed.';
 COMMENT ON COLUMN messages.history.depth_max IS 'The largest depth that an upkeep saw in it.';
@@ -595,7 +595,7 @@ CREATE TABLE messages.history_cause (
     fingerprint text        NOT NULL,
     messages    bigint      NOT NULL,
     PRIMARY KEY (queue_name, grain, bucket_at, result, fingerprint)
-);
+) WITH (fillfactor = 70);
 CREATE INDEX history_cause_seen_idx ON messages.history_cause (queue_name, fingerprint, result, bucket_at);
 CREATE INDEX history_cause_bucket_at_idx ON messages.history_cause (grain, bucket_at);
 COMMENT ON TABLE messages.history_cause IS 'How many messages of each queue died of which cause, by the minute, hour and day.';
@@ -606,87 +606,27 @@ COMMENT ON COLUMN messages.history_cause.result IS 'How they died.';
 COMMENT ON COLUMN messages.history_cause.fingerprint IS 'The cause; other for those beyond the twenty most frequent of a queue and minute.';
 COMMENT ON COLUMN messages.history_cause.messages IS 'How many died.';
 
-CREATE TABLE messages.history_level (
-    queue_name text        PRIMARY KEY,
-    depth      bigint      NOT NULL,
-    ready      bigint      NOT NULL,
-    leased     bigint      NOT NULL,
-    delayed    bigint      NOT NULL,
-    dead       bigint      NOT NULL,
-    oldest_at  timestamptz,
-    exact      boolean     NOT NULL
-) WITH (fillfactor = 50);
-COMMENT ON TABLE messages.history_level IS 'Each queue as the last upkeep saw it, if it ever held a message: what changed since is recorded.';
-COMMENT ON COLUMN messages.history_level.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.history_level.depth IS 'As in history; so are the columns that follow.';
-COMMENT ON COLUMN messages.history_level.ready IS 'Could be leased.';
-COMMENT ON COLUMN messages.history_level.leased IS 'Were leased.';
-COMMENT ON COLUMN messages.history_level.delayed IS 'Waited for their time.';
-COMMENT ON COLUMN messages.history_level.dead IS 'Dead messages without a remedy.';
-COMMENT ON COLUMN messages.history_level.oldest_at IS 'Since when the oldest ready message was ready.';
-COMMENT ON COLUMN messages.history_level.exact IS 'Whether depth was counted; otherwise it is that of the planner.';
-
-CREATE TABLE messages.history_total (
-    queue_name   text   PRIMARY KEY,
-    arrivals     bigint NOT NULL,
-    success      bigint NOT NULL,
-    failed       bigint NOT NULL,
-    rejected     bigint NOT NULL,
-    lock_expired bigint NOT NULL,
-    expired      bigint NOT NULL,
-    cancelled    bigint NOT NULL,
-    attempts     bigint NOT NULL
-) WITH (fillfactor = 50);
-COMMENT ON TABLE messages.history_total IS 'What went through each queue since the history began.';
-COMMENT ON COLUMN messages.history_total.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.history_total.arrivals IS 'As in history; so are the columns that follow.';
-COMMENT ON COLUMN messages.history_total.success IS 'Archived as success.';
-COMMENT ON COLUMN messages.history_total.failed IS 'Archived as failed.';
-COMMENT ON COLUMN messages.history_total.rejected IS 'Archived as rejected.';
-COMMENT ON COLUMN messages.history_total.lock_expired IS 'Archived as lock_expired.';
-COMMENT ON COLUMN messages.history_total.expired IS 'Archived as expired.';
-COMMENT ON COLUMN messages.history_total.cancelled IS 'Archived as cancelled.';
-COMMENT ON COLUMN messages.history_total.attempts IS 'Deliveries that the archived messages took.';
-
-CREATE TABLE messages.history_minute (
-    recorded_at timestamptz PRIMARY KEY
-);
-COMMENT ON TABLE messages.history_minute IS 'The minutes in which an upkeep recorded the history.';
-COMMENT ON COLUMN messages.history_minute.recorded_at IS 'Where the minute begins.';
-
 CREATE TABLE messages.history_progress (
-    only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
-    begun_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    recorded_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    oldest_xid    bigint      NOT NULL,
-    next_xid      bigint      NOT NULL,
-    open_xids     bigint[]    NOT NULL,
-    last_id       bigint      NOT NULL,
-    settled_id    bigint      NOT NULL,
-    settling_id   bigint      NOT NULL,
-    settling_xid  bigint      NOT NULL,
-    caught_up     boolean     NOT NULL DEFAULT true,
-    hours_until   timestamptz NOT NULL DEFAULT date_trunc('hour', clock_timestamp(), 'UTC'),
-    hours_queue   text        NOT NULL DEFAULT '',
-    days_until    timestamptz NOT NULL DEFAULT date_trunc('day', clock_timestamp(), 'UTC'),
-    days_queue    text        NOT NULL DEFAULT ''
+    only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    begun_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    counted_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    counted_xid bigint      NOT NULL,
+    counted_id  bigint      NOT NULL,
+    next_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    next_xid   bigint      NOT NULL,
+    next_id    bigint      NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE messages.history_progress IS 'How far the history is: what a transaction archived is counted once, by the first upkeep that sees it.';
+COMMENT ON TABLE messages.history_progress IS 'How far the history is: what lies between the two positions is counted by the next upkeep.';
 COMMENT ON COLUMN messages.history_progress.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.history_progress.begun_at IS 'Where the history begins.';
-COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When it was last recorded.';
-COMMENT ON COLUMN messages.history_progress.oldest_xid IS 'All transactions before this one are counted.';
-COMMENT ON COLUMN messages.history_progress.next_xid IS 'No transaction from this one on is counted.';
-COMMENT ON COLUMN messages.history_progress.open_xids IS 'The transactions between the two that are not counted, because they had not ended.';
-COMMENT ON COLUMN messages.history_progress.last_id IS 'Messages up to this id have been counted as arrivals, if their transaction had ended.';
-COMMENT ON COLUMN messages.history_progress.settled_id IS 'Up to this id, all transactions that could have published had ended.';
-COMMENT ON COLUMN messages.history_progress.settling_id IS 'The next settled_id, once all transactions before settling_xid have ended.';
-COMMENT ON COLUMN messages.history_progress.settling_xid IS 'The first transaction that was later than settling_id.';
-COMMENT ON COLUMN messages.history_progress.caught_up IS 'False if there was too much for one upkeep, and the next one continues.';
-COMMENT ON COLUMN messages.history_progress.hours_until IS 'All hours before this one are made.';
-COMMENT ON COLUMN messages.history_progress.hours_queue IS 'Of the next hour, the queues up to this name are made.';
-COMMENT ON COLUMN messages.history_progress.days_until IS 'All days before this one are made.';
-COMMENT ON COLUMN messages.history_progress.days_queue IS 'Of the next day, the queues up to this name are made.';
+COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When an upkeep last looked at the queues.';
+COMMENT ON COLUMN messages.history_progress.counted_at IS 'Up to here all is counted.';
+COMMENT ON COLUMN messages.history_progress.counted_xid IS 'What earlier transactions archived is counted.';
+COMMENT ON COLUMN messages.history_progress.counted_id IS 'Messages up to this id are counted.';
+COMMENT ON COLUMN messages.history_progress.next_at IS 'When the end of the next range was fixed.';
+COMMENT ON COLUMN messages.history_progress.next_xid IS 'The first transaction after the next range.';
+COMMENT ON COLUMN messages.history_progress.next_id IS 'The last id of the next range.';
 
 CREATE TABLE messages.history_policy (
     only_row    boolean  PRIMARY KEY DEFAULT true CHECK (only_row),

@@ -104,14 +104,14 @@ def test_what_the_history_does_not_know_is_not_zero(
     browse: Browse, conn: Connection, ids: dict[str, list[int]]
 ) -> None:
     conn.execute(
-        "UPDATE messages.history_progress SET recorded_at = now() - interval '20 minutes',"
+        "UPDATE messages.history_progress SET counted_at = now() - interval '20 minutes',"
         " begun_at = now() - interval '1 day'"
     )
     client = browse(may_act=True)
     since = r"unknown since <time"
     assert re.search(since, client.get("/queues/orders").text)
     assert re.search(since, client.get("/").text)
-    conn.execute("UPDATE messages.history_progress SET recorded_at = now() - interval '5 hours'")
+    conn.execute("UPDATE messages.history_progress SET counted_at = now() - interval '5 hours'")
     client = browse(may_act=True)
     for path in ("/queues/orders", "/"):
         assert "unknown: the history is behind" in client.get(path).text

@@ -19,12 +19,10 @@ BEGIN
     PERFORM messages.check_number('max_causes', dead_trend.max_causes, 1, 1000, required => true);
     SELECT * INTO steps FROM messages.history_steps(coalesce(dead_trend.since, coalesce(dead_trend.until, clock_timestamp()) - interval '1 day'),
                                                     dead_trend.until, dead_trend.step);
-    -- Whole hours and days are read from what was made of them, which is far fewer rows.
-    SELECT CASE WHEN mod(extract(epoch FROM dead_trend.step), 86400) = 0
-                THEN greatest(k.since, least(p.days_until, date_trunc('day', steps.end_at))) ELSE k.since END AS days,
-           CASE WHEN mod(extract(epoch FROM dead_trend.step), 3600) = 0
-                THEN greatest(k.until, least(p.hours_until, date_trunc('hour', steps.end_at))) ELSE k.until END AS hours
-      INTO made FROM messages.history_progress p JOIN messages.history_begins() k ON k.grain = 'hour';
+    -- Whole hours and days are read as such, which is far fewer rows.
+    SELECT CASE WHEN mod(extract(epoch FROM dead_trend.step), 86400) = 0 THEN greatest(k.since, date_trunc('day', steps.end_at)) ELSE k.since END AS days,
+           CASE WHEN mod(extract(epoch FROM dead_trend.step), 3600) = 0 THEN greatest(k.until, date_trunc('hour', steps.end_at)) ELSE k.until END AS hours
+      INTO made FROM messages.history_begins() k WHERE k.grain = 'hour';
     RETURN QUERY
     WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
     reach AS MATERIALIZED (SELECT r.* FROM messages.session_reach r),

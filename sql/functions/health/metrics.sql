@@ -29,7 +29,7 @@ BEGIN
         SELECT CASE WHEN t.queue_name = ANY (shown) THEN t.queue_name ELSE 'other' END AS queue, sum(t.arrivals) AS arrivals, sum(t.success) AS success,
                sum(t.failed) AS failed, sum(t.rejected) AS rejected, sum(t.lock_expired) AS lock_expired, sum(t.expired) AS expired,
                sum(t.cancelled) AS cancelled, sum(t.attempts) AS attempts
-          FROM messages.history_total t CROSS JOIN reach r WHERE r.everything OR t.queue_name = ANY (r.queue_names) GROUP BY 1),
+          FROM messages.history t CROSS JOIN reach r WHERE t.grain = 'all' AND (r.everything OR t.queue_name = ANY (r.queue_names)) GROUP BY 1),
     recent AS MATERIALIZED (
         SELECT CASE WHEN q.queue_name = ANY (shown) THEN q.queue_name ELSE 'other' END AS queue, max(q.wait_max) AS wait_max, max(q.run_max) AS run_max
           FROM messages.queue_rates() q GROUP BY 1)
@@ -56,9 +56,9 @@ BEGIN
                date_part('epoch', clock_timestamp() - min(o.leased_at))
           FROM messages.oldest_leases() o GROUP BY 4
         UNION ALL
-        SELECT 'pgqueue_published_messages_total', 'counter', 'Messages published, as of the last upkeep.', jsonb_build_object('queue', t.queue), t.arrivals FROM total t
+        SELECT 'pgqueue_published_messages_total', 'counter', 'Messages published, as of the upkeep before the last.', jsonb_build_object('queue', t.queue), t.arrivals FROM total t
         UNION ALL
-        SELECT 'pgqueue_finished_messages_total', 'counter', 'Messages archived by result, as of the last upkeep.', jsonb_build_object('queue', t.queue, 'result', v.result), v.number
+        SELECT 'pgqueue_finished_messages_total', 'counter', 'Messages archived by result, as of the upkeep before the last.', jsonb_build_object('queue', t.queue, 'result', v.result), v.number
           FROM total t CROSS JOIN LATERAL (VALUES ('success', t.success), ('failed', t.failed), ('rejected', t.rejected),
                                                   ('lock_expired', t.lock_expired), ('expired', t.expired), ('cancelled', t.cancelled)) AS v (result, number)
         UNION ALL

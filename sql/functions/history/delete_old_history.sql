@@ -13,7 +13,6 @@ BEGIN
                             SELECT o.ctid FROM messages.%1$I o WHERE o.grain = $1 AND o.bucket_at < $2
                              ORDER BY o.bucket_at LIMIT $3))', old.relation) USING old.grain, old.since, delete_old_history.max_rows;
     END LOOP;
-    DELETE FROM messages.history_minute n WHERE n.recorded_at < (SELECT k.since FROM messages.history_begins() k WHERE k.grain = 'minute');
     DELETE FROM messages.audit a WHERE a.ctid = ANY (ARRAY(
         SELECT o.ctid FROM messages.audit o WHERE o.at < clock_timestamp() - (SELECT p.audit_for FROM messages.history_policy p)
          ORDER BY o.at LIMIT delete_old_history.max_rows));

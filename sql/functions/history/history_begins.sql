@@ -3,10 +3,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET t
 AS $$
     SELECT k.grain, k.since, k.until
       FROM messages.history_policy p
-     CROSS JOIN messages.history_progress g
-     -- Minutes stay until their hour is made, and hours until their day is.
-     CROSS JOIN LATERAL (SELECT least(date_trunc('hour', clock_timestamp() - p.minutes_for, 'UTC') + interval '1 hour', g.hours_until) AS minutes,
-                                least(date_trunc('day', clock_timestamp() - p.hours_for, 'UTC') + interval '1 day', g.days_until) AS hours) begins
+     CROSS JOIN LATERAL (SELECT date_trunc('hour', clock_timestamp() - p.minutes_for, 'UTC') + interval '1 hour' AS minutes,
+                                date_trunc('day', clock_timestamp() - p.hours_for, 'UTC') + interval '1 day' AS hours) begins
      CROSS JOIN LATERAL (
         VALUES ('minute', begins.minutes, 'infinity'), ('hour', begins.hours, begins.minutes),
                ('day', coalesce(date_trunc('day', clock_timestamp() - p.days_for, 'UTC'), '-infinity'), begins.hours)) AS k (grain, since, until)

@@ -18,13 +18,13 @@ DECLARE
 BEGIN
     PERFORM messages.check_access(queue_history.queue_name, 'observe');
     IF queue_history.queue_name IS NULL OR NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = queue_history.queue_name COLLATE "default")
-       AND NOT EXISTS (SELECT FROM messages.history h WHERE h.queue_name = queue_history.queue_name COLLATE "default") THEN
+       AND NOT EXISTS (SELECT FROM messages.history h WHERE h.queue_name = nullif(queue_history.queue_name, '') COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(queue_history.queue_name);
     END IF;
     SELECT * INTO steps FROM messages.history_steps(queue_history.since, queue_history.until, queue_history.step);
     RETURN QUERY
     WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
-    progress AS (SELECT g.begun_at, g.recorded_at FROM messages.history_progress g),
+    progress AS (SELECT g.begun_at, g.counted_at, g.recorded_at FROM messages.history_progress g),
     recorded AS MATERIALIZED (
         SELECT date_bin(queue_history.step, h.bucket_at, steps.origin) AS at, h.*
           FROM kept k
@@ -52,17 +52,17 @@ BEGIN
         SELECT o.* FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
          CROSS JOIN LATERAL (
             SELECT h.* FROM messages.history h
-             WHERE h.queue_name = queue_history.queue_name COLLATE "default" AND h.grain = g.grain AND h.bucket_at < steps.first_at AND h.depth IS NOT NULL
+             WHERE h.queue_name = queue_history.queue_name COLLATE "default" AND h.grain = g.grain AND h.bucket_at <= steps.first_at - ('1 ' || g.grain)::interval AND h.depth IS NOT NULL
              ORDER BY h.bucket_at DESC LIMIT 1) o
          ORDER BY o.bucket_at DESC LIMIT 1),
     bucket AS (
         SELECT b.at AS bucket_at, t.depth_max, t.arrivals, t.success, t.failed, t.rejected, t.lock_expired, t.expired, t.cancelled, t.attempts,
                t.wait_max, t.run_max, w.waits, r.runs, count(l.at) OVER (ORDER BY b.at) AS change,
-               b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at AS known,
+               b.at <= p.counted_at AND b.at + queue_history.step > p.begun_at AS known,
                -- Whether an upkeep looked is known for as long as minutes are kept.
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at
-               AND (b.at < k.since OR EXISTS (SELECT FROM messages.history_minute n
-                                                 WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_history.step)) AS seen,
+               AND (b.at < k.since OR EXISTS (SELECT FROM messages.history n WHERE n.queue_name = '' AND n.grain = 'minute'
+                                           AND n.bucket_at >= b.at AND n.bucket_at < b.at + queue_history.step)) AS seen,
                least(b.at + queue_history.step, p.recorded_at) AS ends_at
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_history.step) AS b (at)
          CROSS JOIN progress p JOIN kept k ON k.grain = 'minute'
@@ -88,4 +88,4 @@ BEGIN
      ORDER BY b.bucket_at;
 END $$;
 COMMENT ON FUNCTION messages.queue_history(text, timestamptz, timestamptz, interval) IS
-    'One row for each step from since (an hour ago) to until (now): the numbers of the queue at its end, what arrived and was archived in it, and percentiles, rounded up by at most 19 percent. Levels are NULL for steps without an upkeep; everything is NULL before the history begins and where it is not recorded yet. Steps begin at whole multiples since 2001-01-01 UTC, a Monday. Where the history is kept only by the hour or day, shorter steps are empty except the first of each hour or day. PQ001: unknown queue; PQ004: more than 10000 steps, or a step that is not whole minutes.';
+    'One row for each step from since (an hour ago) to until (now): the numbers of the queue at its end, what arrived and was archived in it, and percentiles, rounded up by at most 19 percent. Levels are NULL for steps without an upkeep; everything is NULL before the history begins and where it is not recorded yet: what went through a queue is counted a minute later. Steps begin at whole multiples since 2001-01-01 UTC, a Monday. Where the history is kept only by the hour or day, shorter steps are empty except the first of each hour or day. PQ001: unknown queue; PQ004: more than 10000 steps, or a step that is not whole minutes.';

@@ -15,9 +15,10 @@ BEGIN
     RETURN QUERY
     WITH kept AS MATERIALIZED (SELECT * FROM messages.history_begins()),
     bucket AS MATERIALIZED (
-        SELECT b.at, b.at <= p.recorded_at AND b.at + queue_sparklines.step > p.begun_at AS known,
-               b.at < k.since OR EXISTS (SELECT FROM messages.history_minute n
-                                            WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_sparklines.step) AS seen
+        SELECT b.at, b.at <= p.counted_at AND b.at + queue_sparklines.step > p.begun_at AS known,
+               b.at <= p.recorded_at AND b.at + queue_sparklines.step > p.begun_at
+               AND (b.at < k.since OR EXISTS (SELECT FROM messages.history n WHERE n.queue_name = '' AND n.grain = 'minute'
+                                           AND n.bucket_at >= b.at AND n.bucket_at < b.at + queue_sparklines.step)) AS seen
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_sparklines.step) AS b (at)
          CROSS JOIN messages.history_progress p JOIN kept k ON k.grain = 'minute'),
     wanted AS MATERIALIZED (
@@ -28,7 +29,7 @@ BEGIN
             SELECT l.depth FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
              CROSS JOIN LATERAL (
                 SELECT h.bucket_at, h.depth FROM messages.history h
-                 WHERE h.queue_name = q.queue_name AND h.grain = g.grain AND h.bucket_at < steps.first_at AND h.depth IS NOT NULL
+                 WHERE h.queue_name = q.queue_name AND h.grain = g.grain AND h.bucket_at <= steps.first_at - ('1 ' || g.grain)::interval AND h.depth IS NOT NULL
                  ORDER BY h.bucket_at DESC LIMIT 1) l
              ORDER BY l.bucket_at DESC LIMIT 1) o ON true
          WHERE q.queue_name = ANY (queue_sparklines.queue_names)
@@ -52,7 +53,7 @@ BEGIN
     SELECT f.queue_name, min(f.at), array_agg(CASE WHEN f.known THEN coalesce(f.arrivals, 0) END ORDER BY f.at),
            array_agg(CASE WHEN f.known THEN coalesce(f.success, 0) END ORDER BY f.at),
            array_agg(CASE WHEN f.known THEN coalesce(f.dead, 0) END ORDER BY f.at),
-           array_agg(CASE WHEN f.known AND f.seen THEN f.level END ORDER BY f.at)
+           array_agg(CASE WHEN f.seen THEN f.level END ORDER BY f.at)
       FROM filled f GROUP BY f.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.queue_sparklines(text[], timestamptz, timestamptz, interval) IS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound, run, verbs
+from tests.core.archive.test_history import note
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -142,14 +142,13 @@ def test_causes_have_a_trend_a_text_and_samples(conn: Connection, queue: Queue) 
         held = run(conn, verbs.lease("orders", max_messages=number))
         run(conn, verbs.archive(held[0].lock_token, [one.id for one in held], result="failed", details=details))
     run(conn, verbs.dismiss_dead("orders", "known", max_messages=1))
-    conn.execute("SELECT messages.upkeep()")
+    note(conn)
     # A fresh cause, and one that has been dying for three days.
     conn.execute(
         "INSERT INTO messages.history_cause"
         " SELECT queue_name, grain, bucket_at - n * interval '1 hour', result, fingerprint, 5"
-        " FROM messages.history_cause CROSS JOIN generate_series(1, 72) AS n WHERE messages = 1"
+        " FROM messages.history_cause CROSS JOIN generate_series(1, 72) AS n WHERE messages = 1 AND grain <> 'day'"
     )
-    conn.execute("UPDATE messages.history_progress SET hours_until = now() - interval '4 days'")
     old, new = run(conn, verbs.dead_trend("orders"))
     assert (old["died"], old["trend"], old["waiting"]) == (24 * 5 + 1, "steady", 1)
     assert old["first_at"] < datetime.now(UTC) - timedelta(days=2)
@@ -192,35 +191,23 @@ def test_deaths_of_whole_hours_and_days_are_those_of_their_minutes(conn: Connect
         " 'failed', 'f' || n % 3, 1 + n % 5"
         " FROM generate_series(1, 800) n"
     )
-    asked = list(product(["30 minutes", "1 hour", "4 hours", "1 day", "90 minutes"], ["0", "30 hours 20 minutes"]))
-
-    def deaths() -> dict[tuple[str, str], list[Any]]:
-        ask = (
-            "SELECT fingerprint, died, trend, first_at, last_at, series FROM messages.dead_trend('orders',"
-            " since => %s - interval '3 days', until => %s - %s::interval, step => %s::interval)"
-        )
-        return {(step, ago): conn.execute(ask, [now, now, ago, step]).fetchall() for step, ago in asked}
-
-    ((now,),) = conn.execute("SELECT now()").fetchall()
-    with conn.transaction(force_rollback=True):
-        conn.execute(
-            "UPDATE messages.history_progress SET hours_until = now() - interval '9 days', days_until = '-infinity'"
-        )
-        of_minutes = deaths()
     for longer, shorter in (("hour", "minute"), ("day", "hour")):
         conn.execute(
             "INSERT INTO messages.history_cause SELECT queue_name, %(longer)s::text,"
             " date_trunc(%(longer)s::text, bucket_at, 'UTC'), result, fingerprint, sum(messages)"
-            " FROM messages.history_cause"
-            " WHERE grain = %(shorter)s AND bucket_at < date_trunc(%(longer)s::text, now(), 'UTC') GROUP BY 1, 3, 4, 5",
+            " FROM messages.history_cause WHERE grain = %(shorter)s GROUP BY 1, 3, 4, 5",
             {"longer": longer, "shorter": shorter},
         )
-    conn.execute(
-        "UPDATE messages.history_progress SET hours_until = date_trunc('hour', now(), 'UTC'),"
-        " days_until = date_trunc('day', now(), 'UTC')"
+    ask = (
+        "SELECT fingerprint, died, first_at, last_at FROM messages.dead_trend('orders',"
+        " since => date_trunc('day', now(), 'UTC') - interval '3 days',"
+        " until => now() - %s::interval, step => %s::interval)"
     )
-    assert {len(causes) for causes in of_minutes.values()} == {3}
-    assert deaths() == of_minutes
+    for ago in ("0", "30 hours 20 minutes"):
+        of_minutes = conn.execute(ask, [ago, "30 minutes"]).fetchall()
+        assert len(of_minutes) == 3
+        for step in ("1 hour", "4 hours", "1 day"):
+            assert conn.execute(ask, [ago, step]).fetchall() == of_minutes, (ago, step)
 
 
 def test_what_is_made_of_hours_is_read_instead_of_their_minutes(conn: Connection, queue: Queue) -> None:
@@ -230,7 +217,6 @@ def test_what_is_made_of_hours_is_read_instead_of_their_minutes(conn: Connection
         " SELECT 'orders', grain, date_trunc('hour', now(), 'UTC') - interval '2 hours', 'failed', 'f', n"
         " FROM (VALUES ('minute', 1), ('hour', 60)) AS made (grain, n)"
     )
-    conn.execute("UPDATE messages.history_progress SET hours_until = date_trunc('hour', now(), 'UTC')")
     found = {step: run(conn, verbs.dead_trend("orders", step=timedelta(minutes=step)))[0]["died"] for step in (30, 60)}
     assert found == {30: 1, 60: 60}
 
