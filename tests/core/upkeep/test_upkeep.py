@@ -25,7 +25,7 @@ LAST = "UPDATE messages.message SET {} WHERE id = (SELECT max(id) FROM messages.
 
 
 def test_an_upkeep_finds_the_one_message_that_is_over(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=5), list(range(10))))
     for change, freed, archived in (
         ("lock_expires_at = now() - interval '1 s'", 1, 0),
         ("lock_expires_at = now() - interval '1 s', attempts = 5", 0, 1),
@@ -129,8 +129,8 @@ def all_ended(
 def test_an_upkeep_ends_leases_in_transactions_of_five_thousand(
     conn: Connection, queue: Queue, attempts: str, key: str
 ) -> None:
-    queue("later")
-    number = all_ended(conn, queue("orders"), each=2600, attempts=attempts, priorities=(3, 0))
+    queue("later", max_attempts=5)
+    number = all_ended(conn, queue("orders", max_attempts=5), each=2600, attempts=attempts, priorities=(3, 0))
     number += all_ended(conn, "later", each=100, attempts=attempts)
     assert do_upkeep(conn)[key] == number
     assert conn.execute(LEFT).fetchone() == (0,)
@@ -200,7 +200,7 @@ def test_an_upkeep_that_is_killed_amid_a_step_loses_and_doubles_nothing(
 ) -> None:
     """What the first step did stays, the second is done wholly or not at all, and the next upkeep does the rest."""
     with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn, autocommit=True) as holder:
-        number = all_ended(conn, queue("orders"), attempts="CASE WHEN id % 10 = 0 THEN 5 ELSE 1 END")
+        number = all_ended(conn, queue("orders", max_attempts=5), attempts="CASE WHEN id % 10 = 0 THEN 5 ELSE 1 END")
         conn.execute(
             "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
             " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN coalesce(new, old); END'"
