@@ -104,22 +104,13 @@ def _connection_type() -> dict[str, Any]:
 
 def _config() -> dict[str, Any]:
     return {
-        "description": "The Queues page, dispatches, and the states of DAG runs and tasks as messages of a queue.",
+        "description": "The Queues page and dispatches.",
         "options": {
             "conn_id": _option("The Airflow connection of the Queues page.", "pgqueue_default", "pgqueue_default"),
             "dispatch_conn_ids": _option(
                 "The Airflow connections of the dispatchers, with commas between: the listener that ends dispatches at "
                 "once looks there. Empty for conn_id.",
                 "pgqueue_default,pgqueue_billing",
-                "",
-            ),
-            "states_queue": _option("The queue to publish states to; empty for none.", "airflow_states", ""),
-            "states_conn_id": _option("The Airflow connection of its database.", "pgqueue_default", "pgqueue_default"),
-            "states_of": _option("Whose states, with commas between: dag_run, task.", "dag_run,task", "dag_run"),
-            "states_dags": _option(
-                "The DAGs, as patterns with commas between; one that begins with ! excludes, and the last one that "
-                "matches decides. Empty for all. Exclude those that the states start.",
-                "*,!on_state_*",
                 "",
             ),
         },

@@ -6,7 +6,6 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,16 +14,15 @@ LAST_SECONDS: Final = 3.0
 
 
 class Background(Generic[T]):
-    """Calls a function with lists of what was put in, in a thread of its own that starts with the first.
+    """Calls a function with each thing that was put in, in a thread of its own that starts with the first.
 
     :param name: of the thread.
-    :param work: is called with what waits, at most `batch` at once. It must not raise.
+    :param work: must not raise.
     """
 
-    def __init__(self, name: str, work: Callable[[list[T]], None], *, batch: int = 1) -> None:
+    def __init__(self, name: str, work: Callable[[T], None]) -> None:
         self._name = name
         self._work = work
-        self._batch = batch
         self._forget()
         # A fork has the locks as they were at that time, but not the thread that would release them.
         os.register_at_fork(after_in_child=self._forget)
@@ -55,15 +53,11 @@ class Background(Generic[T]):
     def _run(self) -> None:
         waiting = self._waiting
         while True:
-            some = [waiting.get()]
-            with suppress(queue.Empty):
-                while len(some) < self._batch:
-                    some.append(waiting.get_nowait())
+            one = waiting.get()
             try:
-                self._work(some)
+                self._work(one)
             finally:
-                for _ in some:
-                    waiting.task_done()
+                waiting.task_done()
 
 
 def loaded(thing: Any) -> dict[str, Any]:

@@ -69,19 +69,18 @@ def _hear(dag_run: Any, result: str) -> None:
     _ended.put(_Ended(dag_run.dag_id, dag_run.run_id, result, tasks))
 
 
-def _record(some: list[_Ended | _Failed]) -> None:
-    # Not before: Airflow imports its plugins in every process.
+def _record(one: _Ended | _Failed) -> None:
+    # Imported here because Airflow loads plugins in every process.
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
-    for one in some:
-        statement = _statement(one)
-        for conn_id in _connection_ids():
-            try:
-                found = PgQueueHook(conn_id).run(statement)
-                if found is not None and found is not False:  # else the run has messages of another database
-                    break
-            except Exception as error:
-                log.warning("%s: %s", _MISSED[type(one)].format(one), error)
+    statement = _statement(one)
+    for conn_id in _connection_ids():
+        try:
+            found = PgQueueHook(conn_id).run(statement)
+            if found is not None and found is not False:  # else the run has messages of another database
+                break
+        except Exception as error:
+            log.warning("%s: %s", _MISSED[type(one)].format(one), error)
 
 
 def _statement(one: _Ended | _Failed) -> Any:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_provider_pgqueue.plugins import dispatch_listener, page, state_listener
+from airflow_provider_pgqueue.plugins import dispatch_listener, page
 
 
 class PgQueuePlugin(AirflowPlugin):
-    """Tells the queue when a DAG run that has messages ends, and adds the Queues page.
-
-    Where the configuration says so, it publishes states.
-    """
+    """Tells the queue when a DAG run that has messages ends, and adds the Queues page."""
 
     name = "pgqueue"
-    listeners = [dispatch_listener, state_listener]  # noqa: RUF012 Airflow's own type
+    listeners = [dispatch_listener]  # noqa: RUF012 Airflow's own type
     fastapi_apps = [{"app": page.Page(), "url_prefix": page.PREFIX, "name": "Queues"}]  # noqa: RUF012
     external_views = page.views()

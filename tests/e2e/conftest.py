@@ -101,9 +101,6 @@ def stack(
             # And takes one for dead that was silent for a while, also itself: a slow one would do its tasks twice.
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "40",
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
-            "AIRFLOW__PGQUEUE__STATES_QUEUE": "e2e_states",
-            "AIRFLOW__PGQUEUE__STATES_OF": "dag_run,task",
-            "AIRFLOW__PGQUEUE__STATES_DAGS": "pgqueue_notify",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
             **metrics_to(statsd_on=True, statsd_port=statsd.port, statsd_influxdb_enabled=True),
         },
