@@ -660,7 +660,8 @@ REFUSED: dict[str, list[Any]] = {
     "canary": [-1, "1"],
     "priority": [10, -1, "1", True],
     "message_id": [0, -1, "x", None, 2**63, True, 1.5, {}, "²"],
-    "ids": [5, ["1"], [0], [True], "1, 2", "[1.5]", "{}"],
+    "ids": [[0], [True], "[1.5]", "{}"],
+    "expected": ["five", -1, 1.5, True, 10**7],
     "topic": [5, "{{ x }}\0"],
     "results": NO_RESULTS,
     "apply_function": NO_FUNCTION,
@@ -721,7 +722,8 @@ BRIEFLY: dict[type[Any], dict[str, Any]] = {
 # What only some classes refuse, and what contradicts itself.
 REFUSED_BY: dict[type[Any], list[dict[str, Any]]] = {
     PgQueueConsumeOperator: [*({"batch_size": 10_001}, {"apply_function": None}, {"apply_function_batch": print})],
-    PgQueueRequeueOperator: [{"fail_on": ["requeued"]}, {"topic": "a..b"}],
+    PgQueueOutcomeTrigger: [{"ids": 5}, {"ids": ["1"]}],
+    PgQueueRequeueOperator: [{"ids": 5}, {"ids": ["1"]}, {"ids": "1, 2"}, {"fail_on": ["requeued"]}, {"topic": "a..b"}],
     PgQueueSetupOperator: [{"cron": "yes"}],
     PgQueuePublishOperator: [
         *(

@@ -20,7 +20,8 @@ with DAG("e2e_ask", schedule=None, params={"secret": "pear"}) as ask:
     )
     asked >> finished
 
-with DAG("e2e_in_line", schedule=None) as in_line:
+# Paused, or the scheduler would run its tasks, too.
+with DAG("e2e_in_line", schedule=None, is_paused_upon_creation=True) as in_line:
 
     @task
     def use(counts: dict[str, Any]) -> None:
