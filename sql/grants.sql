@@ -5,7 +5,7 @@ DECLARE
     listed CONSTANT text[] := ARRAY[
         -- every means each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
-        ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
+        ['publisher', 'stage_publish publish_staged drop_stage'],
         ['consumer', 'lease lease_policy extend release consume once archive'],
         ['consumer', 'dispatch_messages open_dispatches start_dispatch extend_dispatches overdue_dispatches record_task_failure end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
@@ -38,7 +38,7 @@ DECLARE
         ['internal', 'check_queue check_queue_name raise_unknown_queue delete_queue planned_messages'],
         ['internal', 'find_role reads_all_bodies extra_grants keep_private check_access delete_expired_records record_upkeep_step'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
-        ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions'],
+        ['internal', 'closed_archive_partition lock_publish_run begin_publish_run drop_or_empty_stage insert_staged'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples health_grants'],
         ['internal', 'health_held_snapshot health_history health_limited_roles health_notify_queue'],
         ['internal', 'health_dispatches health_upkeep_lag health_upkeep_steps health_waiting_messages'],

@@ -203,18 +203,12 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/run_archived.sql
 \ir functions/runs/lock_publish_run.sql
 \ir functions/runs/begin_publish_run.sql
-\ir functions/runs/check_run_begun.sql
 
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
 \ir functions/stages/publish_staged.sql
-\ir functions/stages/begin_partitions.sql
-\ir functions/stages/publish_partition.sql
-\ir functions/stages/finish_partitions.sql
 \ir functions/stages/lock_stage.sql
 \ir functions/stages/insert_staged.sql
-\ir functions/stages/published_partitions.sql
-\ir functions/stages/raise_other_partitions.sql
 \ir functions/stages/check_winners.sql
 \ir functions/stages/drop_stage.sql
 \ir functions/stages/drop_or_empty_stage.sql

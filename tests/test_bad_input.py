@@ -271,7 +271,7 @@ def market(conn: Connection, queue: Queue) -> Connection:
     run(conn, verbs.bind_topic("orders", "shop.*"))
     run(conn, verbs.stage_publish("job"))
     run(conn, verbs.begin_run("drained", "drain"))
-    run(conn, verbs.begin_partitions("run"))
+    run(conn, verbs.begin_run("run", "publish"))
     run(conn, verbs.publish_batch("orders", [{"n": n} for n in range(5)], group_keys=["g", "g", None, None, None]))
     messages = run(conn, verbs.lease("orders", max_messages=2))
     run(conn, verbs.archive(messages[0].lock_token, [message.id for message in messages], result="failed"))

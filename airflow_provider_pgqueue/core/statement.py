@@ -25,7 +25,7 @@ TYPES: Final = {
     for type_, names in {
         "bigint[]": "dispatch_ids ids",
         "text[]": "dedup_keys failed_tasks fingerprints group_keys names queue_names references results topics",
-        "jsonb": "failure headers manifest message messages outcomes output partitions summary weights winner winners",
+        "jsonb": "failure headers manifest message messages outcomes output summary weights winners",
     }.items()
     for name in names.split()
 }

@@ -85,7 +85,6 @@ def publish_and_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
         samples = place.in_turns(
             {
                 "ours": _publish(place, dsn, source),
-                "each": _publish(place, dsn, source, commitPer="partition"),
                 "jdbc": _jdbc_append(place, dsn, source, rewrite=False),
                 "rewritten": _jdbc_append(place, dsn, source, rewrite=True),
             },
@@ -96,14 +95,6 @@ def publish_and_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
     return [
         *_compared(name, "JDBC append", rows, ours, samples["jdbc"], cpu=1.2),
         *_compared(name, "JDBC append, reWriteBatchedInserts", rows, ours, samples["rewritten"]),
-        *_compared(
-            f"{name} by partitions",
-            "JDBC append, reWriteBatchedInserts",
-            rows,
-            samples["each"],
-            samples["rewritten"],
-            wall=1.05,
-        ),
     ]
 
 

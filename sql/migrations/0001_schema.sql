@@ -519,23 +519,6 @@ COMMENT ON COLUMN messages.publish_stage.stage_id IS 'The name that its job gave
 COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
 COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
 
-CREATE TABLE messages.published_partition (
-    started_by text    NOT NULL DEFAULT session_user,
-    run_id     text    NOT NULL,
-    partition  integer NOT NULL CHECK (partition >= 0),
-    rows       bigint  NOT NULL CHECK (rows >= 0),
-    published  bigint  NOT NULL DEFAULT 0,
-    PRIMARY KEY (started_by, run_id, partition),
-    FOREIGN KEY (started_by, run_id) REFERENCES messages.pipeline_run ON DELETE CASCADE,
-    CONSTRAINT published_partition_has_its_rows CHECK (published BETWEEN 0 AND rows)
-);
-COMMENT ON TABLE messages.published_partition IS 'What is published of runs that publish each partition by itself, until they have finished.';
-COMMENT ON COLUMN messages.published_partition.started_by IS 'The login of the run.';
-COMMENT ON COLUMN messages.published_partition.run_id IS 'The run.';
-COMMENT ON COLUMN messages.published_partition.partition IS 'The number of the partition, as Spark counts them.';
-COMMENT ON COLUMN messages.published_partition.rows IS 'How many rows it has; an attempt with another number has other data.';
-COMMENT ON COLUMN messages.published_partition.published IS 'How many of them were published; the others were duplicates.';
-
 -- What the upkeep records of each queue. docs/decisions/0032-history.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,

@@ -59,12 +59,6 @@ SELECT messages.begin_run('$q', 'publish') ->> 'pipeline', messages.begin_run('$
 SELECT messages.stage_publish('$q', '$q', '$q') ~ '^messages.publish_stage_[0-9]+$';
 -- publish_staged
 SELECT messages.publish_staged('$q', '$q', '[]', '$q') IS NOT NULL;
--- begin_partitions
-SELECT messages.begin_partitions('$q.3', '$q');
--- publish_partition
-SELECT messages.publish_partition('$q', '$q.3', '{"partition": 0, "attempt": 1, "rows": 0}', '$q') ->> 'rows';
--- finish_partitions
-SELECT messages.finish_partitions('$q.3', '{"0": 0}') ->> 'rows';
 -- drop_stage
 SELECT messages.drop_stage('$q');
 -- finish_run

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, data_source
-from airflow_provider_pgqueue.spark.source.staging import StagedRows
 from airflow_provider_pgqueue.spark.source.writer import (
     Messages,
-    PartitionWriter,
     PublishOptions,
     PublishStreamWriter,
     PublishWriter,
@@ -36,30 +29,12 @@ def hang(place: Path) -> None:
 class FaultyWriter(PublishWriter):
     """Hangs before the commit."""
 
-    def __init__(self, database: Database, options: PublishOptions, fault: str, home: Path) -> None:
+    def __init__(self, database: Database, options: PublishOptions, home: Path) -> None:
         super().__init__(database, options)
         self._home = home
 
     def commit(self, messages: Messages) -> None:
         hang(self._home / "before")
-
-
-class FaultyPartitionWriter(PartitionWriter):
-    """Kills the first attempt of partition 0 after its commit, or hangs in partition 1 before it publishes."""
-
-    def __init__(self, database: Database, options: PublishOptions, fault: str, home: Path) -> None:
-        super().__init__(database, options)
-        self._fault, self._home = fault, home
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        task: Any = TaskContext.get()
-        if self._fault == "half" and task.partitionId() == 1:
-            hang(self._home / "half")
-        published = super().write(iterator)
-        if self._fault == "each" and task.partitionId() == 0 and task.attemptNumber() == 0:
-            (self._home / "each").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return published
 
 
 class FaultyStreamWriter(PublishStreamWriter):
@@ -75,12 +50,10 @@ class FaultyStreamWriter(PublishStreamWriter):
 
 
 def faulty_source(dsn: str, home: Path) -> type[PgQueueSource]:
-    """Return the data source whose fault is the name of the queue."""
+    """Return the data source whose writers hang."""
 
-    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter | PartitionWriter:
-        options = PublishOptions.of(self.options, schema, overwrite=overwrite)
-        faulty = FaultyPartitionWriter if options.commit_per == "partition" else FaultyWriter
-        return faulty(self.database, options, self.options["queue"], home)
+    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter:
+        return FaultyWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite), home)
 
     def stream_writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishStreamWriter:
         return FaultyStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite), home)
@@ -90,8 +63,8 @@ def faulty_source(dsn: str, home: Path) -> type[PgQueueSource]:
     )
 
 
-def publish(frame: DataFrame, fault: str, **options: str) -> None:
-    frame.write.format("faulty").mode("append").options(queue=fault, runId=fault, **options).save()
+def publish(frame: DataFrame, fault: str) -> None:
+    frame.write.format("faulty").mode("append").options(queue=fault, runId=fault).save()
 
 
 def activate(spark: SparkSession) -> None:
@@ -104,15 +77,8 @@ def main(spark: SparkSession, dsn: str, home: Path) -> None:
     """Meet each fault, and hang in the last."""
     spark.dataSource.register(faulty_source(dsn, home))
     numbers = spark.range(0, 10, 1, 2).selectExpr("cast(id AS string) AS message")
-    publish(numbers, "each", commitPer="partition")
     numbers.write.parquet(str(home / "in"))
     arrivals = spark.readStream.schema("message string").parquet(str(home / "in"))
     options = {"queue": "stream", "checkpointLocation": str(home / "checkpoint")}
     arrivals.writeStream.format("faulty").options(**options).start()
-
-    def publish_half() -> None:
-        activate(spark)
-        publish(numbers, "half", commitPer="partition")
-
-    InheritableThread(publish_half, session=spark).start()
     publish(numbers, "before")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,8 +29,6 @@ from airflow_provider_pgqueue.core import (
     PgQueueError,
     QueueFull,
     QueueNotFound,
-    run,
-    verbs,
 )
 from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
 from airflow_provider_pgqueue.export.connection import Database
@@ -40,7 +36,6 @@ from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 from airflow_provider_pgqueue.spark.source.writer import (
-    PartitionWriter,
     PublishOptions,
     PublishStreamWriter,
     PublishWriter,
@@ -312,6 +307,26 @@ def test_a_published_run_is_not_staged_again(dsn: str, conn: Connection, queue: 
     assert stages(conn) == 0
 
 
+def test_the_name_of_a_run_that_has_published_is_refused_for_another_queue(
+    session: SparkSession, dsn: str, conn: Connection, queue: Queue, stage: NewStage
+) -> None:
+    def begin(name: str | None) -> None:
+        schema = StructType.fromDDL(MESSAGE if name else f"{MESSAGE}, queue_name string")
+        given = {"runId": "nightly"} | ({"queue": name} if name else {})
+        PublishWriter(Database(dsn), PublishOptions.of(given, schema, overwrite=False)).abort([])
+
+    queue("orders")
+    begin(queue("bills"))
+    begin("orders")  # the run has published nothing yet
+    stage().publish([stage().put(0, rows(1))], run_id="nightly")
+    begin("orders")
+    for other, said in {"bills": "queue 'bills'", None: "the queues that its rows name"}.items():
+        fix = f"run 'nightly' has published to queue 'orders', not to {said}. Give each run a name of its own."
+        with pytest.raises(InvalidArgument, match=re.escape(fix)):
+            begin(other)
+    assert bodies(conn) == [1]
+
+
 # What cannot be published ---------------------------------------------------------------------------------------------
 
 
@@ -392,8 +407,7 @@ MESSAGE = "message string"
         (MESSAGE, {"queue": None}, "the queue is not clear"),
         (MESSAGE, {"dedupWindow": "1 hour"}, "dedupWindow is given, and there is no column dedup_key"),
         (MESSAGE, {"maxConnections": "0"}, "maxConnections is '0'.*from 1 to 1000"),
-        (MESSAGE, {"commitPer": "partition"}, "commitPer is partition, without runId"),
-        (MESSAGE, {"commitPer": "row"}, "option commitPer is 'row'. Give one of run, partition"),
+        (MESSAGE, {"commitper": "partition"}, "no option 'commitper'. A write takes table, queue, runId, dedupWindow"),
         (MESSAGE, {"run_id": "backfill"}, "no option 'run_id'. A write takes table, queue, runId.*Did you mean runId?"),
         (MESSAGE, {"DEDUPWINDOWS": "1 hour"}, "Did you mean dedupWindow?"),
         (MESSAGE, {"zz": "1"}, "no option 'zz'.*maxConnections.$"),
@@ -507,256 +521,6 @@ def test_teams_share_neither_stages_nor_runs(dsn: str, conn: Connection, team: T
     orders.publish([staged], run_id="nightly")
     theirs = bills.put(0, rows(2))
     assert bills.publish([theirs], run_id="nightly") == {"rows": 1, "published": 1, "duplicates": 0}
-
-
-# Each partition by itself ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def nightly(conn: Connection, queue: Queue, stage: NewStage) -> Nightly:
-    """Publish a partition of the run `nightly`, as a task does: `nightly(0, 1, 2, 3)`."""
-    run(conn, verbs.begin_partitions("nightly", queue_name=queue("orders")))
-    job = stage(slots=2)
-    return lambda partition, *values: job.publish_partition(partition, rows(*values), run_id="nightly")
-
-
-def publishing(connect: Connect) -> Connection:
-    """Publish partition 0 of the run `nightly`, without rows, in a transaction that stays open."""
-    session = connect(autocommit=False)
-    session.execute("SELECT messages.stage_publish('other')")
-    winner = '{"partition": 0, "attempt": 1, "rows": 0}'
-    session.execute("SELECT messages.publish_partition('other', 'nightly', %s)", [winner])
-    return session
-
-
-def test_of_many_attempts_of_a_partition_one_publishes(conn: Connection, stage: NewStage, nightly: Nightly) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        partitions = {number: range(number * 100, number * 100 + 100) for number in range(5)}
-        tried = pool.map(lambda attempt: nightly(attempt % 5, *partitions[attempt % 5]), range(20))
-        staged = {one.partition: one for one in tried}.values()
-    assert sorted(bodies(conn)) == list(range(500))
-    done = stage(slots=2).finish_partitions("nightly", list(staged))
-    assert done == {"rows": 500, "published": 500, "duplicates": 0}
-    assert stage().finish_partitions("nightly", list(staged)) == done | {"repeated": True}
-    assert conn.execute("SELECT FROM messages.published_partition").rowcount == 0
-    assert stages(conn) == 2
-    stage(slots=2).drop_slots()
-    assert stages(conn) == 0
-
-
-KILLED_TASK = """
-import signal, sys
-import pyarrow as pa
-from airflow_provider_pgqueue.export.connection import Database
-from airflow_provider_pgqueue.spark.source import staging
-
-def copy_and_hang(*arguments):
-    copy(*arguments)
-    print("staged", flush=True)
-    signal.pause()
-
-copy, staging.copy = staging.copy, copy_and_hang
-rows = pa.record_batch({"message": pa.array(["1", "2"])})
-staging.Stage(Database(sys.argv[1]), "job", "orders").publish_partition(0, iter([rows]), run_id="nightly")
-"""
-
-
-def test_a_task_that_is_killed_before_its_commit_publishes_nothing_and_another_attempt_all(
-    dsn: str, conn: Connection, nightly: Nightly, fault: Callable[..., None]
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", KILLED_TASK, dsn], stdout=subprocess.PIPE) as task:
-        assert task.stdout
-        assert task.stdout.readline() == b"staged\n"
-        task.kill()
-    assert bodies(conn) == []
-    nightly(0, 1, 2)
-    what = "kill -9 of a task of a write by partitions"
-    fault(what, where="a process", times=1, published=[1, 2], found=bodies(conn), place="queue")
-
-
-def test_an_attempt_waits_for_the_other_one_and_publishes_if_that_fails(
-    conn: Connection, connect: Connect, nightly: Nightly
-) -> None:
-    for ends in ("rollback", "commit"):
-        first = publishing(connect)
-        with ThreadPoolExecutor() as pool:
-            second = pool.submit(nightly, 0, *([] if ends == "commit" else [7]))
-            until_waiting(conn, "wait_event_type = 'Lock'")
-            getattr(first, ends)()
-            second.result()
-        assert bodies(conn) == [7]
-        conn.execute("DELETE FROM messages.published_partition")
-        first.rollback()
-
-
-def test_an_attempt_that_outlives_its_run_publishes_nothing(
-    conn: Connection, stage: NewStage, nightly: Nightly
-) -> None:
-    staged = nightly(0, 1, 2)
-    stage().finish_partitions("nightly", [staged])
-    for late in (0, 1):
-        nightly(late, 1, 2)
-    assert sorted(bodies(conn)) == [1, 2]
-
-
-def test_an_attempt_that_begins_while_its_run_is_finished_publishes_nothing(
-    conn: Connection, connect: Connect, nightly: Nightly
-) -> None:
-    finisher = connect(autocommit=False)
-    finisher.execute("SELECT messages.finish_partitions('nightly', '{}')")
-    with ThreadPoolExecutor() as pool:
-        late = pool.submit(nightly, 0, 1, 2)
-        until_waiting(conn, "wait_event_type = 'Lock'")
-        finisher.commit()
-        late.result()
-    assert bodies(conn) == []
-
-
-def test_a_run_is_not_finished_before_a_partition_that_is_being_published(
-    conn: Connection,
-    connect: Connect,
-    stage: NewStage,
-    nightly: Nightly,
-) -> None:
-    late = publishing(connect)
-    with ThreadPoolExecutor() as pool:
-        finished = pool.submit(stage().finish_partitions, "nightly", [])
-        until_waiting(conn, "wait_event_type = 'Lock'")
-        late.commit()
-        with pytest.raises(InvalidArgument, match="1 of them, and now 0; the first that differs is partition 0"):
-            finished.result()
-
-
-def test_other_rows_under_the_name_of_a_run_are_refused(conn: Connection, stage: NewStage, nightly: Nightly) -> None:
-    first, second = nightly(0, 1, 2, 3), nightly(1, 4)
-    with pytest.raises(InvalidArgument, match="partition 0 had 3 rows when it was published, and has 2 now"):
-        nightly(0, 1, 2)
-    for others in ([first], [first, replace(second, rows=2)], [first, second, replace(first, partition=2)]):
-        with pytest.raises(InvalidArgument, match="run 'nightly' has published other partitions: 2 of them, and now"):
-            stage().finish_partitions("nightly", others)
-    assert stage().finish_partitions("nightly", [second, first])["published"] == 4
-    assert sorted(bodies(conn)) == [1, 2, 3, 4]
-
-
-def test_a_partition_with_a_bad_row_publishes_nothing_and_leaves_its_slot_empty(
-    conn: Connection, nightly: Nightly
-) -> None:
-    with pytest.raises(InvalidMessage, match="row 2 of partition 0 cannot be published"):
-        nightly(0, 1, "{", 3)
-    nightly(0, 4)
-    assert bodies(conn) == [4]
-    assert conn.execute("SELECT partition, rows, published FROM messages.published_partition").fetchall() == [(0, 1, 1)]
-
-
-def test_a_dedup_key_counts_across_partitions(conn: Connection, queue: Queue, stage: NewStage) -> None:
-    run(conn, verbs.begin_partitions("nightly", queue_name=queue("orders")))
-    staged = [
-        stage().publish_partition(number, rows(number, 9, dedup_key=[f"key-{number}", "shared"]), run_id="nightly")
-        for number in (0, 1)
-    ]
-    assert stage().finish_partitions("nightly", staged) == {"rows": 4, "published": 3, "duplicates": 1}
-
-
-@pytest.mark.parametrize("commit_per", ["run", "partition"])
-def test_the_name_of_a_run_that_has_published_is_refused_for_another_queue(
-    session: SparkSession, dsn: str, conn: Connection, queue: Queue, stage: NewStage, commit_per: str
-) -> None:
-    def begin(name: str | None) -> None:
-        schema = StructType.fromDDL(MESSAGE if name else f"{MESSAGE}, queue_name string")
-        given = {"runId": "nightly", "commitPer": commit_per} | ({"queue": name} if name else {})
-        writer = PartitionWriter if commit_per == "partition" else PublishWriter
-        writer(Database(dsn), PublishOptions.of(given, schema, overwrite=False)).abort([])
-
-    queue("orders")
-    begin(queue("bills"))
-    begin("orders")  # the run has published nothing yet
-    if commit_per == "run":
-        stage().publish([stage().put(0, rows(1))], run_id="nightly")
-    else:
-        stage().publish_partition(0, rows(1), run_id="nightly")
-    begin("orders")
-    for other, said in {"bills": "queue 'bills'", None: "the queues that its rows name"}.items():
-        fix = f"run 'nightly' has published to queue 'orders', not to {said}. Give each run a name of its own."
-        with pytest.raises(InvalidArgument, match=re.escape(fix)):
-            begin(other)
-    assert bodies(conn) == [1]
-
-
-def writer(dsn: str, commit_per: str) -> PublishWriter | PartitionWriter:
-    """Return what Spark opens on the driver for the run `nightly`."""
-    given = PublishOptions.of(
-        {"queue": "orders", "runId": "nightly", "commitPer": commit_per}, StructType.fromDDL(MESSAGE), overwrite=False
-    )
-    return (PartitionWriter if commit_per == "partition" else PublishWriter)(Database(dsn), given)
-
-
-def test_a_run_that_has_published_some_partitions_is_refused_as_one_transaction(
-    session: SparkSession, dsn: str, conn: Connection, stage: NewStage, queue: Queue
-) -> None:
-    queue("orders")
-    whole = stage("before the driver died")
-    assert whole.open("nightly")
-    staged = [whole.put(0, rows(1, 2)), whole.put(1, rows(3))]
-    done = stage(slots=2).publish_partition(0, rows(1, 2), run_id="nightly")
-    fix = "'nightly' publishes its partitions one by one; published so far: 1. Run it again with commitPer partition"
-    with pytest.raises(InvalidArgument, match=re.escape(fix)):
-        writer(dsn, "run")
-    with pytest.raises(InvalidArgument, match=re.escape(fix)):  # the first driver lives after all
-        whole.publish(staged, run_id="nightly")
-    assert bodies(conn) == [1, 2]
-    again = writer(dsn, "partition")
-    rest = stage(slots=2).publish_partition(1, rows(3), run_id="nightly")
-    again.commit([done, rest])
-    assert whole.publish(staged, run_id="nightly")["repeated"]
-    assert sorted(bodies(conn)) == [1, 2, 3]
-
-
-def test_a_run_as_one_transaction_waits_for_a_partition_that_is_being_published_and_is_refused(
-    conn: Connection,
-    connect: Connect,
-    stage: NewStage,
-    nightly: Nightly,
-) -> None:
-    whole = stage("whole")
-    staged = whole.put(0, rows(1))
-    late = publishing(connect)
-    with ThreadPoolExecutor() as pool:
-        published = pool.submit(whole.publish, [staged], run_id="nightly")
-        until_waiting(conn, "wait_event_type = 'Lock'")
-        late.commit()
-        with pytest.raises(InvalidArgument, match="one by one"):
-            published.result()
-    assert bodies(conn) == []
-
-
-def test_a_run_that_was_published_as_one_transaction_publishes_no_partition(
-    session: SparkSession, dsn: str, conn: Connection, stage: NewStage, queue: Queue
-) -> None:
-    queue("orders")
-    late = writer(dsn, "partition")  # it begins first
-    whole = stage("whole")
-    whole.publish([whole.put(0, rows(1)), whole.put(1, rows(2))], run_id="nightly")
-    done = [stage(slots=2).publish_partition(number, rows(number + 1), run_id="nightly") for number in (0, 1)]
-    late.commit(done)
-    assert bodies(conn) == [1, 2]
-    again = writer(dsn, "partition")
-    assert isinstance(again, PartitionWriter)
-    assert again._published is None
-
-
-def test_the_documented_write_by_partitions_publishes(
-    spark: SparkSession, conn: Connection, queue: Queue, tmp_path: Path
-) -> None:
-    queue("orders")
-    numbers(spark).write.parquet(f"file://{tmp_path}/arrivals-to-publish")
-    page = (ROOT / "docs" / "reference" / "spark-source.md").read_text()
-    (example,) = [code for code in re.findall(r"```py\n(.*?)```", page, re.S) if "commitPer" in code]
-    example = example.replace("arrivals-to-publish", f"file://{tmp_path}/arrivals-to-publish")
-    for _ in range(2):
-        exec(compile(example, "the documentation", "exec"), {"spark": spark})
-        assert sorted(bodies(conn)) == list(range(10))
-    assert conn.execute("SELECT summary -> 'published' FROM messages.pipeline_run").fetchall() == [(10,)]
-    assert stages(conn) == 0
 
 
 # Connections ----------------------------------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ _ORDER: Final = (
     *("upkeep", "partitions", "roles", "audit", "upgrade", "cron"),
 )
 _ASKED: Final = """
-    act_for archive_checksums archive_log_end begin_partitions begin_run
+    act_for archive_checksums archive_log_end begin_run
     closed_archive_partitions closed_queues count_remedies drop_archive_partition drop_stage expect_cron
-    finish_partitions finish_run granted_queues latest_migration lease_policy lock_export look_at_next
-    publish_partition publish_staged purge_cron_history queue_sparklines
+    finish_run granted_queues latest_migration lease_policy lock_export look_at_next
+    publish_staged purge_cron_history queue_sparklines
     requeued_results run_archived run_backlog run_holder
     run_summary session_is_limited split_archive_log stage_publish
 """

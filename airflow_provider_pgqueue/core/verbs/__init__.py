@@ -118,10 +118,7 @@ from airflow_provider_pgqueue.core.verbs.runs import (
     run_summary as run_summary,
 )
 from airflow_provider_pgqueue.core.verbs.stages import (
-    begin_partitions as begin_partitions,
     drop_stage as drop_stage,
-    finish_partitions as finish_partitions,
-    publish_partition as publish_partition,
     publish_staged as publish_staged,
     stage_publish as stage_publish,
 )

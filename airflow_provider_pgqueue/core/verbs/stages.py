@@ -27,37 +27,9 @@ def publish_staged(
 
     `winners` is a JSON array of objects with `partition`, `attempt` and `rows`. A run or batch that was published
     before publishes nothing, and returns its old numbers with `repeated`. Raises InvalidArgument if that was to another
-    queue, or if the run publishes its partitions one by one; StageIncomplete if rows are gone: nothing is published.
+    queue; StageIncomplete if rows are gone: nothing is published.
     """
     return Statement("publish_staged", locals(), one, _TYPES)
-
-
-def begin_partitions(run_id: str, *, queue_name: str | None = None) -> Statement[dict[str, int] | None]:
-    """Begin a run that publishes its partitions one by one, or continue it; return the rows of those that it has.
-
-    None if the run has finished; InvalidArgument if it has published to another queue.
-    """
-    return Statement("begin_partitions", locals(), one)
-
-
-def publish_partition(
-    stage_id: str, run_id: str, winner: str, *, queue_name: str | None = None, dedup_window: str | None = None
-) -> Statement[dict[str, Any]]:
-    """Publish one staged partition of a run and record it with the run; nothing, and `repeated`, if it was done before.
-
-    `winner` is a JSON object with `partition`, `attempt` and `rows`. Raises InvalidArgument if the partition had
-    another number of rows before, StageIncomplete if rows are gone; then nothing is published.
-    """
-    return Statement("publish_partition", locals(), one, _TYPES)
-
-
-def finish_partitions(run_id: str, partitions: str) -> Statement[dict[str, Any]]:
-    """Finish a run whose partitions were published one by one, and return how many rows they had.
-
-    `partitions` is a JSON object: the number of rows by the number of the partition. InvalidArgument if others were
-    published.
-    """
-    return Statement("finish_partitions", locals(), one)
 
 
 def drop_stage(stage_id: str) -> Statement[bool]:

@@ -24,7 +24,6 @@ from airflow_provider_pgqueue.spark.source.options import choice, names
 from airflow_provider_pgqueue.spark.source.read import RangeReader
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, table_of
 from airflow_provider_pgqueue.spark.source.writer import (
-    PartitionWriter,
     PublishOptions,
     PublishStreamWriter,
     PublishWriter,
@@ -69,8 +68,7 @@ class PgQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         choice(self.options, "table", ("queue",), default="queue")
-        options = PublishOptions.of(self.options, schema, overwrite=overwrite)
-        return (PartitionWriter if options.commit_per == "partition" else PublishWriter)(self.database, options)
+        return PublishWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if table_of(self.options) is not ARCHIVE:

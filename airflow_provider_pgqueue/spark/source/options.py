@@ -31,7 +31,7 @@ _INSTEAD: Final = {
     "A read is cut into statements by itself; a stream takes maxMessagesPerTrigger.": "fetchsize",
     "Rows are published in transactions of any size; maxConnections is how many tasks write at once.": "batchsize",
     "Use maxConnections, which is how many tasks write at once.": "numPartitions",
-    "Rows are published in one transaction, or with commitPer one for each partition.": "isolationLevel",
+    "Rows are published in one transaction.": "isolationLevel",
     "A queue cannot be overwritten.": "truncate",
     "Give the connection to register(spark, conninfo) or in PGQUEUE_DSN: it belongs in no option.": (
         "url host port user password driver bootstrap.servers kafka.bootstrap.servers sessionInitStatement"

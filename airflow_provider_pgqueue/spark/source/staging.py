@@ -29,7 +29,6 @@ from airflow_provider_pgqueue.core.errors import (
     translate,
 )
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.export.connection import Database
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
@@ -88,7 +87,7 @@ class Stage:
         """Make the stage unless it exists; return False if the run was published before.
 
         Raises QueueNotFound, PermissionDenied, or InvalidArgument if another pipeline has a run of this name, or the
-        run has published to another queue or some of its partitions by themselves.
+        run has published to another queue.
         """
         opened = verbs.stage_publish(self.stage_id, queue_name=self.queue_name, run_id=run_id)
         return self.database.run(opened) is not None
@@ -101,29 +100,19 @@ class Stage:
 
         Raises InvalidMessage or InvalidArgument with the number of the row, never with its content.
         """
-        with self._collected(partition, batches) as (staged, columns, file):
+        staged, columns = StagedRows(self.stage_id, partition, secrets.randbits(62), 0), list[str]()
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+            for batch in batches:
+                columns = batch.schema.names
+                file.write(_lines(batch, attempt=staged.attempt, after=staged.rows))
+                staged = replace(staged, rows=staged.rows + batch.num_rows)
+            file.seek(0)
             if staged.rows:
                 # In a session of its own: the others would wait for one that made the stage and continues to copy.
                 with self.database.connect(_WAITING, patient=True) as conn:
                     table = run(conn, verbs.stage_publish(self.stage_id))
-                with self._slot() as (conn, _):
+                with self._slot() as conn:
                     copy(conn, table, columns, file, partition)
-        return staged
-
-    def publish_partition(self, partition: int, batches: Iterator[pa.RecordBatch], *, run_id: str) -> StagedRows:
-        """Stage the rows of a partition and publish them in one transaction, which records them with the run.
-
-        Of several attempts one publishes, also if they run at once or after the run has finished. Each slot has a stage
-        of its own, so that no attempt reads what another one wrote. Raises what `put` does, and InvalidArgument if the
-        partition had another number of rows before.
-        """
-        with self._collected(partition, batches) as (staged, columns, file), self._slot() as (conn, slot):
-            own, winner = self._of_slot(slot), json.dumps(staged.winner())
-            table = run(conn, verbs.stage_publish(own))
-            if staged.rows:
-                copy(conn, table, columns, file, partition)
-            to = {"queue_name": self.queue_name, "dedup_window": self.dedup_window}
-            run(conn, verbs.publish_partition(own, run_id, winner, **to))
         return staged
 
     def publish(self, winners: Sequence[StagedRows], *, run_id: str, batch: int | None = None) -> dict[str, Any]:
@@ -135,28 +124,7 @@ class Stage:
         """
         given = json.dumps([winner.winner() for winner in winners if winner.rows])
         to = {"queue_name": self.queue_name, "dedup_window": self.dedup_window}
-        return self._repeatedly(verbs.publish_staged(self.stage_id, run_id, given, batch=batch, **to))
-
-    def finish_partitions(self, run_id: str, published: Sequence[StagedRows]) -> dict[str, Any]:
-        """Finish a run whose partitions were published one by one; return the numbers as `publish` does.
-
-        InvalidArgument if the run has published other partitions than these.
-        """
-        rows = {one.partition: one.rows for one in published}
-        return self._repeatedly(verbs.finish_partitions(run_id, json.dumps(rows)))
-
-    def drop(self) -> None:
-        """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
-        self.database.run(verbs.drop_stage(self.stage_id))
-
-    def drop_slots(self) -> None:
-        """Drop the stages of all slots, as `drop` does."""
-        with self.database.connect() as conn:
-            for slot in range(1, self.slots + 1):
-                run(conn, verbs.drop_stage(self._of_slot(slot)))
-
-    def _repeatedly(self, statement: Statement[dict[str, Any]]) -> dict[str, Any]:
-        """Run what can be repeated, again if the connection breaks."""
+        statement = verbs.publish_staged(self.stage_id, run_id, given, batch=batch, **to)
         for pause in (1, 2):
             try:
                 return self.database.run(statement)
@@ -164,26 +132,13 @@ class Stage:
                 time.sleep(pause)
         return self.database.run(statement)
 
-    def _of_slot(self, slot: int) -> str:
-        return f"{self.stage_id}/{slot}"
+    def drop(self) -> None:
+        """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
+        self.database.run(verbs.drop_stage(self.stage_id))
 
     @contextmanager
-    def _collected(
-        self, partition: int, batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[tuple[StagedRows, Sequence[str], IO[bytes]]]:
-        """Collect the rows of an attempt as lines of COPY, under a number of its own; with their columns."""
-        staged, columns = StagedRows(self.stage_id, partition, secrets.randbits(62), 0), list[str]()
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-            for batch in batches:
-                columns = batch.schema.names
-                file.write(_lines(batch, attempt=staged.attempt, after=staged.rows))
-                staged = replace(staged, rows=staged.rows + batch.num_rows)
-            file.seek(0)
-            yield staged, columns, file
-
-    @contextmanager
-    def _slot(self) -> Iterator[tuple[psycopg.Connection[Any], int]]:
-        """Wait for one of the slots, and give its number and a transaction; the slot goes with it, however it ends.
+    def _slot(self) -> Iterator[psycopg.Connection[Any]]:
+        """Wait for one of the slots, and give its transaction; the slot goes with it, however it ends.
 
         Not with the session, which behind a pooler is somebody else's next and would keep the slot.
         """
@@ -191,8 +146,8 @@ class Stage:
         while True:
             with self.database.connect(_WAITING, patient=True) as conn, conn.transaction():
                 slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
-                if found := slot.fetchone():
-                    yield conn, found[0]
+                if slot.fetchone():
+                    yield conn
                     return
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2.0)

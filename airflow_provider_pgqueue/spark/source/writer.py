@@ -16,12 +16,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampType
 
-from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.connection import Database
-from airflow_provider_pgqueue.spark.source.options import check_names, choice, number
+from airflow_provider_pgqueue.spark.source.options import check_names, number
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 
 log = logging.getLogger(__name__)
@@ -31,22 +30,18 @@ _COLUMNS: Final[dict[str, type[DataType]]] = {
     "topic": StringType, "group_key": StringType, "dedup_key": StringType, "priority": IntegralType,
     "visible_at": TimestampType, "expires_at": TimestampType,
 }  # fmt: skip
-_OPTIONS: Final = ("table", "queue", "runId", "commitPer", "dedupWindow", "maxConnections")
+_OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "maxConnections")
 Messages = Sequence[WriterCommitMessage | None]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """The options of `format("pgqueue")` for publishing; a queue for all rows, or a column `queue_name`.
-
-    :param commit_per: `run`, or `partition` to publish each partition in a transaction of its own.
-    """
+    """The options of `format("pgqueue")` for publishing; a queue for all rows, or a column `queue_name`."""
 
     queue_name: str | None
     run_id: str | None
     dedup_window: str | None
     max_connections: int
-    commit_per: str
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> PublishOptions:
@@ -55,19 +50,13 @@ class PublishOptions:
             raise InvalidArgument("a queue cannot be overwritten. Write with mode('append').")
         check_names(options, _OPTIONS, "A write")
         connections = number(options, "maxConnections", 8, at_most=1000)
-        commit_per = choice(options, "commitPer", ("run", "partition"), default="run")
-        if commit_per == "partition" and not options.get("runId"):
-            raise InvalidArgument(
-                "option commitPer is partition, without runId. Give the run a name: after a failure, the same name "
-                "publishes what is missing, and a new one all rows again."
-            )
         queue_name = options.get("queue")
         _check_columns(schema, queue_name)
         if options.get("dedupWindow") and "dedup_key" not in schema.names:
             raise InvalidArgument(
                 "option dedupWindow is given, and there is no column dedup_key. Give both, or neither."
             )
-        return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections, commit_per)
+        return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections)
 
     def stage(self, database: Database, stage_id: str) -> Stage:
         return Stage(database, stage_id, self.queue_name, self.dedup_window, self.max_connections)
@@ -92,24 +81,17 @@ def _check_columns(schema: StructType, queue_name: str | None) -> None:
             )
 
 
-class _BatchWriter(DataSourceArrowWriter):
-    """What the writers of a DataFrame share: a stage of their own, and the name of the run."""
-
-    def __init__(self, database: Database, options: PublishOptions) -> None:
-        _check(database, options)
-        options = replace(options, max_connections=database.room(options.max_connections))
-        self._stage = options.stage(database, str(uuid4()))
-        self._run_id = options.run_id or self._stage.stage_id
-
-
-class PublishWriter(_BatchWriter):
+class PublishWriter(DataSourceArrowWriter):
     """Publishes a DataFrame in one transaction: all rows or none, each once, in the order of partition and row.
 
     Each attempt of a task stages its rows, and those attempts that Spark takes are published.
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
-        super().__init__(database, options)
+        _check(database, options)
+        options = replace(options, max_connections=database.room(options.max_connections))
+        self._stage = options.stage(database, str(uuid4()))
+        self._run_id = options.run_id or self._stage.stage_id
         self._is_new = self._stage.open(options.run_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
@@ -122,32 +104,6 @@ class PublishWriter(_BatchWriter):
 
     def abort(self, messages: Messages) -> None:
         self._stage.drop()
-
-
-class PartitionWriter(_BatchWriter):
-    """Publishes each partition of a DataFrame in a transaction of its own: its rows or none, each once.
-
-    The database records how many rows of which partition of a run are published: another attempt then publishes
-    nothing, and the same run again publishes the partitions that are missing.
-    """
-
-    def __init__(self, database: Database, options: PublishOptions) -> None:
-        super().__init__(database, options)
-        # The rows of each partition that is published; None if the run has finished.
-        self._published = database.run(verbs.begin_partitions(self._run_id, queue_name=options.queue_name))
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        partition = _task().partitionId()
-        if self._published is None or str(partition) in self._published:
-            return StagedRows(self._stage.stage_id, partition, 0, sum(batch.num_rows for batch in iterator))
-        return self._stage.publish_partition(partition, iterator, run_id=self._run_id)
-
-    def commit(self, messages: Messages) -> None:
-        _log(self._run_id, self._stage.finish_partitions(self._run_id, _staged(messages)))
-        self._stage.drop_slots()
-
-    def abort(self, messages: Messages) -> None:
-        self._stage.drop_slots()
 
 
 class PublishStreamWriter(DataSourceStreamArrowWriter):
@@ -164,8 +120,6 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
         """
         if options.run_id is not None:
             raise InvalidArgument("option runId is for batch writes. A stream is known by the id in its checkpoint.")
-        if options.commit_per != "run":
-            raise InvalidArgument("option commitPer is for batch writes. A stream publishes each batch as a whole.")
         self._database = database
         self._options = options
         _check(database, options)

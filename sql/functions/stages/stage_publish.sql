@@ -45,4 +45,4 @@ BEGIN
     RETURN stage;
 END $$;
 COMMENT ON FUNCTION messages.stage_publish(text, text, text) IS
-    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. The upkeep drops the table a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue, or partitions one by one; PQ016: a transaction that made the stage stays open for more than three seconds, or waits for this one.';
+    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. The upkeep drops the table a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue; PQ016: a transaction that made the stage stays open for more than three seconds, or waits for this one.';

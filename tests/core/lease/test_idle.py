@@ -60,9 +60,6 @@ def test_an_idle_transaction_keeps_no_other_dispatch_from_being_renewed(
     assert left == (True,)
 
 
-PARTITION = (
-    "SELECT messages.publish_partition('none', 'c', '{{\"partition\": {}, \"attempt\": 1, \"rows\": 0}}', 'orders')"
-)
 TWO_QUEUES = "SELECT messages.create_queue('orders1'), messages.create_queue('orders2')"
 # Each with what is there before, and a call for a name, 1 or 2.
 CROSSED = {
@@ -72,14 +69,8 @@ CROSSED = {
         "SELECT messages.stage_publish('1', 'orders'), messages.stage_publish('2', 'orders')",
         "SELECT messages.stage_publish('{}', 'orders')",
     ),
-    "begin_partitions": ("", "SELECT messages.begin_partitions('{}', 'orders')"),
-    "begin_partitions again": (
-        "SELECT messages.begin_partitions('1', 'orders'), messages.begin_partitions('2', 'orders')",
-        "SELECT messages.begin_partitions('{}', 'orders')",
-    ),
     "begin_run": ("", "SELECT messages.begin_run('{}', 'drain')"),
     "publish_staged": ("", "SELECT messages.publish_staged('none', '{}', '[]', 'orders')"),
-    "publish_partition": ("SELECT messages.begin_partitions('c', 'orders')", PARTITION),
     "finish_run": (
         "SELECT messages.begin_run('1', 'drain'), messages.begin_run('2', 'drain')",
         "SELECT messages.finish_run('{}', '{{}}')",

@@ -31,8 +31,7 @@ SETUP = """
     INSERT INTO given SELECT 'idle', NULL, array_agg(d.id) FROM messages.dead_message d WHERE d.lock_token IS NULL;
     SELECT messages.dispatch_messages('orders', 'work');
     SELECT messages.bind_topic('orders', 'a.*');
-    SELECT messages.begin_run('run', 'drain'), messages.begin_partitions('parts', 'orders'),
-        messages.stage_publish('job');
+    SELECT messages.begin_run('run', 'drain'), messages.stage_publish('job');
     SELECT messages.upkeep()
 """
 LIVE = "(SELECT token FROM given WHERE what = 'live'), (SELECT ids FROM given WHERE what = 'live')"
@@ -50,7 +49,6 @@ CALLS = {
     "adopt_archive_default": "SELECT messages.adopt_archive_default()",
     "apply_retention": "SELECT messages.apply_retention()",
     "archive": f"SELECT messages.archive({LIVE})",
-    "begin_partitions": "SELECT messages.begin_partitions('parts', 'orders')",
     "begin_run": "SELECT messages.begin_run('run', 'drain')",
     "begin_run new": "SELECT messages.begin_run('new', 'drain')",
     "bind_topic": "SELECT messages.bind_topic('orders', 'b.*')",
@@ -69,7 +67,6 @@ CALLS = {
     "extend": f"SELECT messages.extend({LIVE}, '1 minute')",
     "extend_dead": f"SELECT messages.extend_dead({DEAD}, '1 minute')",
     "extend_dispatches": f"SELECT messages.extend_dispatches(ARRAY[{DISPATCH}])",
-    "finish_partitions": "SELECT messages.finish_partitions('parts', '{}')",
     "finish_run": "SELECT messages.finish_run('run', '{}')",
     "grant_queue": "SELECT messages.grant_queue('orders', 'pg_monitor', 'observe')",
     "expect_cron": "SELECT messages.expect_cron('postgres')",
@@ -86,8 +83,6 @@ CALLS = {
     "publish new key": "SELECT messages.publish('orders', '1', dedup_key => 'new')",
     "publish new priority": "SELECT messages.publish('other', '1', priority => 9)",
     "publish_batch": "SELECT messages.publish_batch('orders', '[1, 2]')",
-    "publish_partition": "SELECT messages.publish_partition('none', 'parts',"
-    ' \'{"partition": 0, "attempt": 1, "rows": 0}\', \'orders\')',
     "publish_staged": f"SELECT messages.publish_staged('job', 'staged', {STAGED}, 'orders')",
     "publish_test": "SELECT messages.publish_test('orders', '1')",
     "publish_topic": "SELECT messages.publish_topic('a.b', '1')",
@@ -127,7 +122,6 @@ REFUSED = [
     ("stage_publish", "stage_publish"),
     ("stage_publish", "publish_staged"),
     ("begin_run new", "begin_run new"),
-    ("begin_partitions", "begin_partitions"),
     ("act_for", "act_for"),
 ]
 CROSSED = [
@@ -140,7 +134,6 @@ CROSSED = [
     ("lease", "pause_queue"),
     ("dispatch_messages", "alter_queue"),
     ("publish key", "publish replace"),
-    ("begin_partitions", "publish_partition"),
     ("publish_staged", "drop_stage"),
 ]
 LEFT_OUT = {"publish_deduplicated"}  # publish calls it

@@ -46,12 +46,6 @@ VERBS = {
     "publish_topic": ("SELECT messages.publish_topic('shop.order', '1')", "publisher admin"),
     "stage_publish": ("SELECT messages.stage_publish('job')", "publisher admin"),
     "publish_staged": ("SELECT messages.publish_staged('job', 'job', '[]', 'orders')", "publisher admin"),
-    "begin_partitions": ("SELECT messages.begin_partitions('job', 'orders')", "publisher admin"),
-    "publish_partition": (
-        "SELECT messages.publish_partition('job', 'job', '{\"partition\": 0, \"attempt\": 1, \"rows\": 0}')",
-        "publisher admin",
-    ),
-    "finish_partitions": ("SELECT messages.finish_partitions('job', '{}')", "publisher admin"),
     "drop_stage": ("SELECT messages.drop_stage('job')", "publisher admin"),
     "route_topic": ("SELECT messages.route_topic('shop.order')", "publisher admin"),
     "lease": ("SELECT messages.lease('orders')", "consumer admin"),
