@@ -17,7 +17,6 @@ with DAG("pgqueue_setup", schedule=None, tags=["pgqueue"], doc_md=__doc__) as da
             "packing",
             "quotes",
             "reports",
-            "shipping",
             "wakeups",
         ],
     )

@@ -5,7 +5,7 @@ set -euo pipefail
 
 airflow db migrate
 pgqueue install
-for queue in alarms flights orders packing quotes reports shipping wakeups; do
+for queue in alarms flights orders packing quotes reports wakeups; do
     pgqueue queues create "$queue"
 done
 pgqueue upkeep  # or the health of the queue is red until pg_cron comes by

@@ -14,7 +14,7 @@ DECLARE
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
         ['observer', 'message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
-        ['consumer', 'cancel change record_step recorded_steps'],
+        ['consumer', 'cancel change'],
         ['observer', 'metrics'],
         ['publisher consumer', 'act_for'],
         ['publisher', 'publish_test'],

@@ -43,8 +43,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Lease, renew, finish, give back
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
-\ir functions/lease/record_step.sql
-\ir functions/lease/recorded_steps.sql
 \ir functions/lease/archive.sql
 \ir functions/lease/release.sql
 \ir functions/lease/release_messages.sql

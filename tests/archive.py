@@ -68,7 +68,7 @@ def rows_in_archive(conn: Connection, partition: str) -> list[tuple[Any, ...]]:
     columns = """
         id, created_at, archived_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
         handled_by, details, reference, remedy, remedied_at, remedied_by, requeued_as, dismissed_for,
-        headers::text, message::text, topic, group_key, fingerprint, output::text, failure::text, steps::text, xid,
+        headers::text, message::text, topic, group_key, fingerprint, output::text, failure::text, xid,
         (archived_at AT TIME ZONE 'UTC')::date"""
     query = " ".join(["SELECT", columns, "FROM", f"messages.{partition}", "ORDER BY id"])
     return conn.execute(query.encode()).fetchall()

@@ -407,8 +407,6 @@ def test_every_function_judges_an_interval_by_the_time_it_leads_to(market: Conne
             usual = {name: (known[name][0], stood_in(USUAL.get(name, ["key"])[0], stand_ins)) for name in needed}
             if function == "create_queue":
                 usual["queue_name"] = ("text", "new")  # of one that exists nothing is judged
-            if function == "record_step":
-                usual |= {"id": ("bigint", "1"), "result": ("jsonb", "1")}  # elsewhere a result is a text
             for name in (name for name, (kind, _) in known.items() if kind == "interval"):
                 for value in [*ODD, "1 day -24 hours", "-1 us", "178000000 years", "2147483647 days"]:
                     with market.transaction(force_rollback=True):

@@ -179,6 +179,24 @@ def test_the_program_of_the_python_reference_packs_its_orders(
     assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (3,)
 
 
+def test_the_handler_of_the_page_about_long_work_books_once(
+    conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, variable in {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}.items():
+        monkeypatch.setenv(variable, str(conninfo_to_dict(dsn)[name]))
+    conn.execute(
+        "SELECT messages.create_queue('shipping', backoff_first => '1 day'), messages.publish('shipping', '{}')"
+    )
+    conn.execute("CREATE TABLE stock AS SELECT 10 AS parcels")
+    (code,) = of_page("docs/how-to/long-work.md", "py", "long work")
+    exec(compile(code, "program.py", "exec"), {"__name__": "__main__"})  # no order_id: no label
+    assert capsys.readouterr().out == "{'retried': 1}\n"
+    conn.execute("UPDATE messages.message SET message = '{\"order_id\": 7}', visible_at = clock_timestamp()")
+    exec(compile(code, "program.py", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == "label of order 7\n{'success': 1}\n"
+    assert conn.execute("SELECT parcels FROM stock").fetchall() == [(9,)]
+
+
 _ROW = re.compile(r"^\| `(\w+)` \|.*", re.M)
 _BOUND = re.compile(r"check_(?:duration|number)\('(\w+)', (?:\w+\.)?\w+, '?([^',]+)'?, '?([^',)]+)'?\)")
 

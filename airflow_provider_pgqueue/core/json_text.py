@@ -1,4 +1,4 @@
-"""What goes into the queue as JSON and comes back: bodies, headers, outputs and results of steps."""
+"""What goes into the queue as JSON and comes back: bodies, headers and outputs."""
 
 from __future__ import annotations
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import seen
 
 Row = dict[str, Any]
@@ -34,13 +32,6 @@ class Unreadable:
     reason: str
 
 
-class StepStore(Protocol):
-    """What keeps the steps of messages: core.consumer.steps."""
-
-    def run(self, id_: int, name: str, function: Callable[[], Any]) -> Any: ...
-    async def run_async(self, id_: int, name: str, function: Callable[[], Awaitable[Any] | Any]) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
     """A message as a consumer gets it. `lock_token` is None if it was consumed and not leased.
@@ -62,33 +53,6 @@ class Message:
     created_at: datetime
     lock_token: UUID | None = None
     lock_expires_at: datetime | None = None
-    _steps: StepStore | None = field(default=None, repr=False)
-
-    def step(self, name: str, function: Callable[[], Any]) -> Any:
-        """Call the function, keep its result and return it; if an attempt before kept one, return that without a call.
-
-        What an attempt has kept, later ones skip, also those of the message that repeats a dead one, unless it was
-        requeued with another body. A step that is kept extends the lease. The result is JSON of at most 64 kB, and what
-        is returned is what JSON makes of it. Nothing is kept if the function raises. Each step has a name of its own.
-
-        A crash between the end of the function and the call that keeps its result repeats the step. On the connection
-        of the consumer, both may be one transaction. LeaseLost, before the function is called or when its result is to
-        be kept, also once its Lease is gone; InvalidMessage if the result is not JSON; InvalidArgument if it is too
-        large, a message has more than 1,000 steps or 1 MB of them, or no Lease ever held it here.
-        """
-        return self._held_steps().run(self.id, name, function)
-
-    async def astep(self, name: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
-        """Do in an `async def` handler what `step` does, with a function that may be one, too."""
-        return await self._held_steps().run_async(self.id, name, function)
-
-    def _held_steps(self) -> StepStore:
-        if self._steps is None:
-            raise InvalidArgument(
-                f"no lease of this process holds message {self.id}",
-                "Get it from a Consumer, a Worker, a consume operator, or as a Lease, such as that of hook.lease().",
-            )
-        return self._steps
 
     @property
     def unreadable(self) -> str | None:

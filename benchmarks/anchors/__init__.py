@@ -1,1 +1,1 @@
-"""The group `anchors`: turns, limits, cancel and steps, next to peers that have the like, on the same work."""
+"""The group `anchors`: turns, limits and cancel, next to peers that have the like, on the same work."""

@@ -1,4 +1,4 @@
-"""What a queue promises by key, and a rate, cancel and steps, next to peers that promise the like."""
+"""What a queue promises by key, a rate and cancel, next to peers that promise the like."""
 
 from __future__ import annotations
 
@@ -154,14 +154,3 @@ def cancel(bench: Bench) -> list[Line]:
         for name, one in CANCELS.items()
         if name != "pgqueue"
     ]
-
-
-@case("anchor-steps", "handlers of 3 steps that do nothing, 4 processes", quick=False, group=_GROUP)
-def steps(bench: Bench) -> list[Line]:
-    contestants = {
-        "pgqueue": Workers(PGQUEUE, _PLAIN, options={"steps": 3}),
-        "dbos": _dbos(_WORKFLOWS.format(key="NULL"), options={"steps": 3}),
-    }
-    handled = turns(bench, contestants, ["any"] * 2_000)
-    samples = handled["pgqueue"], handled["dbos"]
-    return [_row("anchor-steps", _named("DBOS", "a workflow of 3 steps"), samples, lambda one: one.rate)]

@@ -1,7 +1,7 @@
 """What the clients of the anchors do: `python -m benchmarks.anchors.roles ROLE DSN OPTIONS`; see `client`.
 
 A worker handles messages until it is told to stop. Each role is the documented way of its library. Options: `at_once`,
-how many messages a process handles at once or leases; `seconds` that a handler sleeps; `steps` that it has.
+how many messages a process handles at once or leases; `seconds` that a handler sleeps.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ def handle_pgqueue(dsn: str, options: Options) -> Options:
     def handle(message: Message) -> None:
         with diary.handling(message.body["key"]):
             time.sleep(options["seconds"])
-            for number in range(options["steps"]):
-                message.step(f"step {number}", dict)
 
     consumer = Consumer(queue_name="bench", handle=handle, batch_size=options["at_once"])
     worker = Worker(conninfo=dsn, consumer=consumer)
@@ -87,16 +85,10 @@ def handle_dbos(dsn: str, options: Options) -> Options:
     DBOS(config=config | {"system_database_url": dsn, "log_level": "ERROR"})
     diary = _Diary()
 
-    @DBOS.step()
-    def step() -> dict[str, str]:
-        return {}
-
     @DBOS.workflow(name="bench")
     def handle(key: str) -> None:
         with diary.handling(key):
             time.sleep(options["seconds"])
-            for _ in range(options["steps"]):
-                step()
 
     DBOS.launch()
     DBOS.register_queue("bench", worker_concurrency=options["at_once"], **options["queue"])

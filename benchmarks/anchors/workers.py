@@ -82,7 +82,7 @@ class Workers:
 
     def handle(self, bench: Bench, database: str, keys: Sequence[str]) -> Handled:
         """Let workers wait, publish, and stop them when all is handled."""
-        options = {"at_once": 10, "seconds": 0, "steps": 0} | dict(self.options)
+        options = {"at_once": 10, "seconds": 0} | dict(self.options)
         arguments = f"handle_{self.peer.name}", bench.server.dsn(database), self.processes
         with bench.server.connect(database) as conn:
             conn.execute(self.peer.empty.encode())

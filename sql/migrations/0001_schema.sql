@@ -118,7 +118,6 @@ CREATE TABLE messages.message (
     group_key       text,
     fair_key        text,
     last_error      text,
-    steps           jsonb,
     PRIMARY KEY (id)
 ) PARTITION BY LIST (id);
 -- The lease columns are in no index and the pages keep room (fillfactor 50), so that a lease is a HOT update.
@@ -161,7 +160,6 @@ COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them, by wh
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published; or as many at once as max_leased_per_group of the queue says.';
 COMMENT ON COLUMN messages.message.fair_key IS 'The key whose turn it takes, in a queue with fair_by; "" for messages without one. NULL: it was published without turns.';
 COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters; a text without a class begins with a space. NULL if no attempt failed so far.';
-COMMENT ON COLUMN messages.message.steps IS 'What record_step() kept, in the order in which it was done: an array of {name, result, at, attempt}. NULL if nothing was.';
 
 CREATE TABLE messages.timer (
     queue_name text        NOT NULL,
@@ -227,7 +225,6 @@ CREATE TABLE messages.message_archive (
     fingerprint   text,
     output        jsonb,
     failure       jsonb,
-    steps         jsonb,
     xid           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
 ) PARTITION BY RANGE (archived_at);
 CREATE TABLE messages.archive_rows PARTITION OF messages.message_archive
@@ -271,7 +268,6 @@ COMMENT ON COLUMN messages.message_archive.group_key IS 'As published.';
 COMMENT ON COLUMN messages.message_archive.fingerprint IS 'The same for dead messages with the same cause: error and message without numbers, ids and quoted texts.';
 COMMENT ON COLUMN messages.message_archive.output IS 'What the handler returned.';
 COMMENT ON COLUMN messages.message_archive.failure IS 'The last failure: error, message, traceback; of a DAG run also its cause, and the task_id and log_url.';
-COMMENT ON COLUMN messages.message_archive.steps IS 'Of a dead message the steps that were kept, which the message that repeats it continues; NULL otherwise.';
 COMMENT ON COLUMN messages.message_archive.xid IS 'The transaction that archived it: its place in the log.';
 
 CREATE TABLE messages.archive_policy (

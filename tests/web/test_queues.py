@@ -123,14 +123,3 @@ def test_a_login_that_may_not_see_bodies_sees_the_rest(browse: Browse, conn: Con
     assert page.status_code == 200
     assert "may not read this" not in page.text
     assert "max_attempts" in page.text, "the policy"
-
-
-def test_a_message_shows_its_steps(browse: Browse, conn: Connection, queue: Queue) -> None:
-    queue("orders")
-    conn.execute("SELECT messages.publish('orders', '1', headers => NULL)")
-    conn.execute(
-        "SELECT messages.record_step(lock_token, id, 'charge', '\"canary\"') FROM messages.lease('orders')",
-    )
-    page = browse().get("/messages/1").text
-    assert "step done" in page
-    assert "charge" in page

@@ -17,7 +17,7 @@ from tools.chaos.stage import MANY
 KINDS = {
     "raw.": "raw SQL",
     "a.effects": "consume",
-    "l.worker": "steps",
+    "l.worker": "long work",
     "chaos_watched/": "Airflow, watcher",
     "chaos_waited/": "Airflow, sensor",
     "chaos_deferred/": "Airflow, deferred consumer",
@@ -92,7 +92,6 @@ def account(
     _published(result, told, by_key)
     _finished(result, told, by_key)
     _effects(result, rows, effects)
-    _steps(result, told)
     _limits(result, *most_leased(conn))
     result.wrong["wrong body"] = sorted(_keys(told["wrong body"]))
     _drained(result, told)
@@ -161,15 +160,6 @@ def _effects(result: Account, rows: Iterable[Row], effects: Counter[str]) -> Non
     wrong = [key for key, number in effects.items() if number != 1 or key not in succeeded]
     result.wrong["effect not once"] = wrong + sorted(succeeded - effects.keys())
     result.figures["effects"] = effects.total()
-
-
-def _steps(result: Account, told: Mapping[str, list[dict[str, Any]]]) -> None:
-    kept = defaultdict[str, set[str]](set)
-    for entry in told["step"]:
-        kept[f"{entry['step']} of {entry['keys'][0]}"].add(entry["result"])
-    result.wrong["step kept twice"] = [step for step, results in kept.items() if len(results) > 1]
-    result.wrong["step kept by somebody else"] = sorted(_keys(told["step refused"]))
-    result.figures |= {"steps": len(kept), "of them continued": len(told["step"]) - len(kept)}
 
 
 def _limits(result: Account, of_a_group: int, in_a_second: int, beyond: int) -> None:

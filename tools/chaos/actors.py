@@ -27,7 +27,6 @@ import psycopg
 from airflow_provider_pgqueue.core import (
     Consumer,
     Failed,
-    InvalidArgument,
     Message,
     Outcome,
     PgQueueError,
@@ -52,7 +51,6 @@ QUEUES = {
 }
 PACE = {"airflow": 5.0, "slices": 10.0}  # calls a second, where they are not 40
 GROUPS_EACH = 5
-STEPS = ("charge", "print", "mail")
 
 
 class Actor:
@@ -228,7 +226,7 @@ class Workers(Actor):
     def handle(self, message: Message) -> Outcome | None:
         self.history.write("deliver", q=message.queue_name, keys=[message.body["k"]])
         if message.queue_name == "a_long":
-            self.do_steps(message)
+            self.work_long(message)
         match self.random.randrange(200):
             case 0:
                 raise KeyError("a bug")
@@ -240,23 +238,12 @@ class Workers(Actor):
                 return Retry(timedelta(milliseconds=20), count_attempt=False)
         return None
 
-    def do_steps(self, message: Message) -> None:
+    def work_long(self, message: Message) -> None:
         key, text = message.body["k"], message.body["text"]
         if message.reference != key or sha256(text.encode()).hexdigest() != message.body["sha256"]:
             self.history.write("wrong body", keys=[key])
-        for step in STEPS:
-            try:
-                kept = message.step(step, lambda: f"{self.name} {time.time_ns()}")
-            except InvalidArgument as error:
-                # Somebody else has kept it although this lease continues.
-                self.history.write("step refused", keys=[key], text=str(error)[:200])
-                raise
-            self.history.write("step", keys=[key], step=step, result=kept)
-            chance = self.random.random()
-            if chance < 0.01:
-                time.sleep(2 * LEASE.total_seconds())  # and loses the lease, which is renewed for a third of one
-            elif chance < 0.03:
-                raise KeyError("a bug between two steps")
+        if self.random.random() < 0.03:
+            time.sleep(2 * LEASE.total_seconds())  # and loses the lease, which is renewed for a third of one
 
 
 class Raw(Actor):

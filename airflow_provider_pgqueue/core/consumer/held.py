@@ -80,18 +80,6 @@ class Held:
         """The ids of the messages that are neither settled nor known to be lost."""
         return frozenset(self._held)
 
-    @property
-    def lease_for(self) -> timedelta | None:
-        """How long the lease lasts after each renewal; None as long as the policy of the queue says."""
-        return self._lease_for
-
-    def call(self, id_: int, statement: Callable[[UUID], Statement[T]]) -> T:
-        """Run a verb for one message, under the token of the lease; LeaseLost if the message is not held any more."""
-        with self._calling:
-            if id_ not in self._held:
-                raise LeaseLost([id_])
-            return self._run(self._conn, statement(self._require_token()), ())
-
     def renew(self) -> None:
         """Extend the lease of what is still held; if that fails or messages were lost, only log a warning."""
         try:

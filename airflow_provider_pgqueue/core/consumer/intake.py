@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -174,9 +174,8 @@ def _array(ids: Sequence[int]) -> str:
 
 
 # A frozen dataclass sets each attribute by a call in Python. Its slots, a column at a time, take a tenth of the time.
-_NAMES: Final = [field.name for field in fields(Message) if field.name != "_steps"]
+_NAMES: Final = [field.name for field in fields(Message)]
 _SLOTS: Final = [getattr(Message, name).__set__ for name in _NAMES]
-_PUT_STEPS: Final = vars(Message)["_steps"].__set__  # a Lease puts its own there
 _BODY: Final = _NAMES.index("body")
 _HEADERS: Final = _NAMES.index("headers")
 _TOKEN: Final = _NAMES.index("lock_token")
@@ -195,7 +194,6 @@ def _messages(rows: list[tuple[Any, ...]], read_all: Callable[[list[str]], list[
     found = [Message.__new__(Message) for _ in rows]
     for put, column in zip(_SLOTS, columns, strict=True):
         deque(map(put, found, column), maxlen=0)
-    deque(map(_PUT_STEPS, found, repeat(None)), maxlen=0)
     return found
 
 

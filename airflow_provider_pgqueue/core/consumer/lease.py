@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from itertools import repeat
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -19,7 +17,6 @@ from airflow_provider_pgqueue.core.client import end_statement, run
 from airflow_provider_pgqueue.core.consumer.held import OPEN, Held
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.steps import Steps
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import Message
@@ -64,8 +61,6 @@ class Lease(Held, Sequence[Message]):
             max_attempts=messages[0].max_attempts if messages else None,
         )
         self.messages = tuple(messages)
-        # By its slot, as core.consumer.intake sets the others.
-        deque(map(vars(Message)["_steps"].__set__, messages, repeat(Steps(self))), maxlen=0)
         self.in_hand: set[int] = set()
         self._renewal: Renewal | None = None
 

@@ -66,8 +66,6 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     extend as extend,
     lease as lease,
     once as once,
-    record_step as record_step,
-    recorded_steps as recorded_steps,
     release as release,
     release_messages as release_messages,
     workers as workers,

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import Message, Row
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, storable
@@ -34,39 +33,6 @@ def lease(
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases to `lease_for` from now. LeaseLost has the ids of those that were lost; the others are extended."""
     return Statement("extend", locals(), unless_lost(ids), durable=False)
-
-
-def record_step(
-    lock_token: UUID, id: int, name: str, result: Any, *, lease_for: Duration | None = None
-) -> Statement[Any]:
-    """Keep the result of a step of a leased message, extend the lease, and return the result as it is kept.
-
-    The lease ends no sooner than `lease_for` from now, by default that of the queue. Raises LeaseLost.
-    """
-    arguments = {"lock_token": lock_token, "id": id, "name": name, "result": to_json(result), "lease_for": lease_for}
-
-    def kept(rows: list[Row]) -> Any:
-        (row,) = rows
-        if row["lost"]:
-            raise LeaseLost([id])
-        return row["found"]
-
-    return Statement("record_step", arguments, kept, {"result": "jsonb"}, columns="found IS NULL AS lost, found")
-
-
-def recorded_steps(lock_token: UUID, id: int) -> Statement[list[Row]]:
-    """Return the steps of a leased message that this and earlier attempts kept: name, result, at and attempt of each.
-
-    Raises LeaseLost.
-    """
-
-    def kept(rows: list[Row]) -> list[Row]:
-        found: list[Row] | None = one(rows)
-        if found is None:
-            raise LeaseLost([id])
-        return found
-
-    return Statement("recorded_steps", {"lock_token": lock_token, "id": id}, kept)
 
 
 def archive(

@@ -18,11 +18,9 @@ BEGIN
         RETURNING d.id, d.archived_at, d.locked_by),
     published AS (
         INSERT INTO messages.message AS m (queue_name, message, priority, visible_at, headers, reference, topic, group_key,
-                                            requeued_from, requeues, steps)
+                                            requeued_from, requeues)
         SELECT a.queue_name, coalesce(requeue.messages -> a.id::text, a.message), a.priority,
-               clock_timestamp() + coalesce(requeue.delay, '0'), a.headers, a.reference, a.topic, a.group_key, a.id, least(a.requeues + 1, 32767),
-               -- Another body is other work.
-               CASE WHEN requeue.messages ? a.id::text THEN NULL ELSE a.steps END
+               clock_timestamp() + coalesce(requeue.delay, '0'), a.headers, a.reference, a.topic, a.group_key, a.id, least(a.requeues + 1, 32767)
           FROM mine JOIN messages.archive_rows a ON a.id = mine.id AND a.archived_at = mine.archived_at
          ORDER BY a.id
         RETURNING m.id AS new_id, m.requeued_from)
@@ -36,4 +34,4 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.requeue(uuid, bigint[], jsonb, interval, text) IS
-    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. Those with their old body continue after the steps that were kept. An id that is missing was lost. PQ004: bad delay or remedied_by; PQ016: another transaction has a dead message of this lease for more than three seconds.';
+    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or remedied_by; PQ016: another transaction has a dead message of this lease for more than three seconds.';

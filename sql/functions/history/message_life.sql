@@ -18,11 +18,6 @@ BEGIN
           FROM waiting w
         UNION ALL
         SELECT f.queue_name, f.created_at, f.reference, f.requeued_from, f.requeues, f.leased_at, f.attempts, f.handled_by FROM finished f),
-    step AS MATERIALIZED (                 -- of a message that was requeued also those of the one that it repeats
-        SELECT o.queue_name, o.created_at, o.reads, s.kept, (s.kept ->> 'at')::timestamptz AS done_at
-          FROM (SELECT w.queue_name, w.created_at, w.reads, w.steps FROM waiting w
-                UNION ALL SELECT f.queue_name, f.created_at, f.reads, f.steps FROM finished f) o
-         CROSS JOIN LATERAL jsonb_array_elements(o.steps) AS s (kept)),
     failed AS MATERIALIZED (
         SELECT f.*, r.bodies OR f.queue_name = ANY (r.body_queues) AS reads FROM messages.failed_attempt f CROSS JOIN reach r
          WHERE f.message_id = message_life.message_id AND EXISTS (SELECT FROM one)),
@@ -46,11 +41,6 @@ BEGIN
           FROM one o WHERE o.leased_at IS NOT NULL AND NOT EXISTS (SELECT FROM failed f WHERE f.attempt = o.attempts)
         UNION ALL
         SELECT 3, f.leased_at, 'leased', f.queue_name, jsonb_build_object('actor', f.handled_by, 'attempt', f.attempt) FROM failed f
-        UNION ALL
-        SELECT 3, greatest(s.done_at, s.created_at), CASE WHEN s.done_at < s.created_at THEN 'step done before' ELSE 'step done' END, s.queue_name,
-               jsonb_build_object('attempt', CASE WHEN s.done_at >= s.created_at THEN s.kept -> 'attempt' END,
-                                  'details', concat_ws(': ', s.kept ->> 'name', CASE WHEN s.reads THEN left((s.kept -> 'result')::text, 4000) END))
-          FROM step s
         UNION ALL
         SELECT 4, d.started_at, 'run started', d.queue_name, jsonb_build_object('dag_id', d.dag_id, 'run_id', d.run_id)
           FROM dispatched d WHERE d.started_at IS NOT NULL
@@ -95,4 +85,4 @@ BEGIN
      ORDER BY l.at NULLS LAST, l.place;
 END $$;
 COMMENT ON FUNCTION messages.message_life(bigint) IS
-    'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; each attempt, leased by actor, and how it failed; each step that is kept, unless it succeeded; dispatched to a run; archived; requeued as other_id, or dismissed. No row for a message that is unknown, or in a queue that this login may not observe. Of an error, only whoever may read the bodies sees more than its class, and of a step more than its name. Earlier attempts are known for 30 days; one whose lease ended is missing. Runs are known for 30 days after their end.';
+    'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; each attempt, leased by actor, and how it failed; dispatched to a run; archived; requeued as other_id, or dismissed. No row for a message that is unknown, or in a queue that this login may not observe. Of an error, only whoever may read the bodies sees more than its class. Earlier attempts are known for 30 days; one whose lease ended is missing. Runs are known for 30 days after their end.';

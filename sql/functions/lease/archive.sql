@@ -38,11 +38,10 @@ BEGIN
     archived AS (
         INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
                                                 result, handled_by, details, reference, topic, group_key, output, failure,
-                                                fingerprint, steps, headers, message)
+                                                fingerprint, headers, message)
         SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
                result, left(coalesce(archive.handled_by, locked_by), 1024), details, reference, topic, group_key, output, failure,
-               CASE WHEN result NOT IN ('success', 'cancelled') THEN messages.fingerprint(result, details, failure) END,
-               CASE WHEN result NOT IN ('success', 'cancelled') THEN steps END, headers, message
+               CASE WHEN result NOT IN ('success', 'cancelled') THEN messages.fingerprint(result, details, failure) END, headers, message
           FROM judged
         RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key)
     SELECT a.id FROM archived a

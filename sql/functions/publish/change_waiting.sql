@@ -23,7 +23,6 @@ BEGIN
     WITH done AS (
         UPDATE messages.message_rows m
            SET message = coalesce(change_waiting.message, m.message), priority = coalesce(change_waiting.priority, m.priority),
-               steps = CASE WHEN change_waiting.message IS NULL THEN m.steps END,        -- another body is other work
                headers = CASE WHEN replaces THEN change_waiting.headers ELSE m.headers END,
                reference = CASE WHEN replaces THEN change_waiting.reference ELSE m.reference END,
                topic = CASE WHEN replaces THEN change_waiting.topic ELSE m.topic END,

@@ -15,11 +15,11 @@ BEGIN
         RETURNING m.*),
     archived AS (
         INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
-                                                handled_by, details, reference, topic, group_key, fingerprint, steps, headers, message)
+                                                handled_by, details, reference, topic, group_key, fingerprint, headers, message)
         SELECT g.id, g.created_at, g.leased_at, g.requeued_from, g.priority,
                least(g.attempts + (g.lock_expires_at IS NOT NULL AND g.lock_token IS NULL)::integer, 32767), g.requeues, g.queue_name,
                why.result, g.locked_by, why.details, g.reference, g.topic, g.group_key,
-               messages.fingerprint(why.result, NULL, NULL), g.steps, g.headers, g.message
+               messages.fingerprint(why.result, NULL, NULL), g.headers, g.message
           FROM gone g CROSS JOIN LATERAL (
             SELECT CASE WHEN g.lock_expires_at IS NULL THEN 'expired' ELSE 'lock_expired' END AS result,
                    CASE WHEN g.lock_expires_at IS NULL THEN format('not handled by %s', g.expires_at)

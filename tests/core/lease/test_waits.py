@@ -87,8 +87,6 @@ CALLS = {
     "publish_test": "SELECT messages.publish_test('orders', '1')",
     "publish_topic": "SELECT messages.publish_topic('a.b', '1')",
     "purge_queue": "SELECT messages.purge_queue('orders')",
-    "record_step": "SELECT messages.record_step((SELECT token FROM given WHERE what = 'live'),"
-    " (SELECT ids[1] FROM given WHERE what = 'live'), 'a', '1')",
     "record_task_failure": f"SELECT messages.record_task_failure({RUN}, 'task', '{{\"error\": \"E\"}}')",
     "release": f"SELECT messages.release({LIVE})",
     "release_dead": f"SELECT messages.release_dead({DEAD})",

@@ -50,8 +50,6 @@ VERBS = {
     "route_topic": ("SELECT messages.route_topic('shop.order')", "publisher admin"),
     "lease": ("SELECT messages.lease('orders')", "consumer admin"),
     "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
-    "record_step": ("SELECT messages.record_step(gen_random_uuid(), 1, 'a', '1')", "consumer admin"),
-    "recorded_steps": ("SELECT messages.recorded_steps(gen_random_uuid(), 1)", "consumer admin"),
     "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
     "act_for": ("SELECT messages.act_for('ann')", "publisher consumer admin"),
     "publish_test": ("SELECT messages.publish_test('orders', '1')", "publisher admin"),

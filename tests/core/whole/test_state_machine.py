@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from airflow_provider_pgqueue.core import Failed, Rejected, Success, run, verbs
-from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost, QueueFull, QueuePaused
+from airflow_provider_pgqueue.core.errors import LeaseLost, QueueFull, QueuePaused
 
 Connection = psycopg.Connection[Any]
 
@@ -68,7 +68,6 @@ class Item:
     returned: bool = False  # it was leased before
     result: str | None = None
     dead_token: UUID | None = None
-    steps: dict[str, Any] = field(default_factory=dict)
 
     @property
     def max_attempts(self) -> int:
@@ -153,8 +152,6 @@ class Verbs(RuleBasedStateMachine):
     def finish(self, item: Item, result: str) -> None:
         del self.live[item.id]
         item.result, item.lease = result, None
-        if result in ("success", "cancelled"):
-            item.steps = {}
         self.archive[item.id] = item
 
     def come_back(self, item: Item) -> None:
@@ -243,7 +240,7 @@ class Verbs(RuleBasedStateMachine):
         assert new.id == known
         if replaces and before:
             before.body, before.headers, before.topic, before.delayed = new.body, headers, None, delayed
-            before.can_expire, before.expired, before.in_line, before.steps = expires, False, False, {}
+            before.can_expire, before.expired, before.in_line = expires, False, False
 
     def is_full(self, queue: str, arriving: int) -> bool:
         return len(self.of(queue)) + arriving > QUEUES[queue].get("max_depth", 10**9)
@@ -517,27 +514,6 @@ class Verbs(RuleBasedStateMachine):
         mine = self.held(lock_token, dict.fromkeys(ids))
         self.settle(verbs.extend(lock_token, ids, lease_for=hours * HOUR), ids, mine)
 
-    @precondition(lambda self: any(item.token for item in self.live.values()))
-    @rule(token=TOKENS, some=SOME, name=st.sampled_from(["charge", "mail"]))
-    def record_step(self, token: int, some: list[int], name: str) -> None:
-        lock_token, (id_, *_) = self.some(token, some)
-        result = self.next_body()
-        call = verbs.record_step(lock_token, id_, name, result)
-        if not (mine := self.held(lock_token, [id_])):
-            for lost in (call, verbs.recorded_steps(lock_token, id_)):
-                with pytest.raises(LeaseLost):
-                    run(self.conn, lost)
-            return
-        (item,) = mine
-        if name in item.steps:
-            with pytest.raises(InvalidArgument, match="is kept already"):
-                run(self.conn, call)
-        else:
-            assert run(self.conn, call) == result
-            item.steps[name] = result
-        kept = run(self.conn, verbs.recorded_steps(lock_token, id_))
-        assert [(step["name"], step["result"]) for step in kept] == list(item.steps.items())
-
     @precondition(lambda self: bool(self.live))
     @rule(some=SOME, pick=st.integers(0, 1000))
     def cancel(self, some: list[int], pick: int) -> None:
@@ -568,7 +544,6 @@ class Verbs(RuleBasedStateMachine):
         assert run(self.conn, verbs.change(queue, list(chosen), **to)) == sorted(item.id for item in mine)
         for item in mine:
             item.body = to.get("body", item.body)
-            item.steps = {} if "body" in to else item.steps
             item.priority = item.priority if priority is None else priority
             if delay is not None:
                 # One that was published with a delay has the place of its end.
@@ -734,7 +709,6 @@ class Verbs(RuleBasedStateMachine):
                 old.headers,
                 requeues=old.requeues + 1,
                 in_line=False,
-                steps=dict(old.steps),
             )
             old.result, old.dead_token = None, None
             self.add(again)
@@ -812,20 +786,18 @@ class Verbs(RuleBasedStateMachine):
         self.reconcile()
         rows = self.conn.execute(
             "SELECT id, queue_name, message, priority, attempts, requeues, group_key, topic, headers,"
-            " lock_expires_at > clock_timestamp(), lock_token, steps FROM messages.message ORDER BY id"
+            " lock_expires_at > clock_timestamp(), lock_token FROM messages.message ORDER BY id"
         ).fetchall()
-        assert with_steps(rows) == [
+        assert rows == [
             (
                 item.id, item.queue, item.body, item.priority, item.attempts, item.requeues, item.group, item.topic,
-                item.headers, None if item.lease is None else item.lease == "held", item.token, item.steps,
+                item.headers, None if item.lease is None else item.lease == "held", item.token,
             )
             for item in sorted(self.live.values(), key=lambda item: item.id)
         ]  # fmt: skip
-        rows = self.conn.execute(
-            "SELECT id, queue_name, attempts, steps FROM messages.message_archive ORDER BY id"
-        ).fetchall()
+        rows = self.conn.execute("SELECT id, queue_name, attempts FROM messages.message_archive ORDER BY id").fetchall()
         finished = sorted(self.archive.values(), key=lambda item: item.id)
-        assert with_steps(rows) == [(item.id, item.queue, item.attempts, item.steps) for item in finished]
+        assert rows == [(item.id, item.queue, item.attempts) for item in finished]
         rows = self.conn.execute(
             "SELECT id, result FROM messages.dead_message JOIN messages.message_archive USING (id, result)"
         ).fetchall()
@@ -852,11 +824,6 @@ class Verbs(RuleBasedStateMachine):
             assert (status.depth, status.leased, status.delayed, status.dead) == (len(items), held, delayed, dead)
             assert status.ready == len(items) - held - delayed
             assert not status.paused
-
-
-def with_steps(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows with the results of their steps by name in the place of all that was kept."""
-    return [(*row, {step["name"]: step["result"] for step in steps or []}) for *row, steps in rows]
 
 
 def test_any_order_of_verbs_gives_what_the_model_gives(conn: Connection) -> None:
