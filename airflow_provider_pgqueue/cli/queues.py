@@ -11,7 +11,6 @@ import click
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
-from airflow_provider_pgqueue.cli.json_lines import json_object
 from airflow_provider_pgqueue.cli.options import confirm, duration, yes_option
 from airflow_provider_pgqueue.cli.output import show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -31,7 +30,6 @@ _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--notify": (click.Choice(["always", "gated", "off"]), "always"),
     "--max-body-bytes": (int, "1048576"),
     "--fair-by": (click.Choice(["group", "topic", ""]), "no turns"),
-    "--weights": (json_object, "1 for each key"),
     "--paused/--not-paused": (None, "not paused"),
     "--backoff-first": (duration, "1s"),
     "--backoff-max": (duration, "1h"),
@@ -64,8 +62,7 @@ def _policy_options(*, with_defaults: bool = False) -> Callable[[F], F]:
         for name, (kind, default) in reversed(_POLICY.items()):
             help_ = _comments()[name.removeprefix("--").partition("/")[0].replace("-", "_")]
             help_ = f"{help_} [default: {default}]" if with_defaults else help_
-            metavar = "JSON" if kind is json_object else None
-            command = click.option(name, type=kind, default=None, metavar=metavar, help=help_)(command)
+            command = click.option(name, type=kind, default=None, help=help_)(command)
         return command
 
     return add

@@ -25,12 +25,12 @@ TYPES: Final = {
     for type_, names in {
         "bigint[]": "dispatch_ids ids",
         "text[]": "dedup_keys failed_tasks fingerprints group_keys names queue_names references results topics",
-        "jsonb": "failure headers manifest message messages outcomes output summary weights winners",
+        "jsonb": "failure headers manifest message messages outcomes output summary winners",
     }.items()
     for name in names.split()
 }
 """The arguments of verbs whose type the server could not tell from their values."""
-_OBJECTS: Final = ("failure", "headers", "weights")  # of which no text is JSON already
+_OBJECTS: Final = ("failure", "headers")  # of which no text is JSON already
 
 
 @dataclass(frozen=True, slots=True)

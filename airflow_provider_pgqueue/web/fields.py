@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -38,12 +37,6 @@ def value(name: str, written: str, kind: str) -> Any:
     match kind:
         case "text":
             return written
-        case "jsonb":
-            try:
-                return json.loads(written or "{}")
-            except (ValueError, RecursionError):
-                fix = 'Give {"key": weight}; leave it empty for 1 each.'
-                raise InvalidArgument(f"{name} is not JSON", fix) from None
         case "interval":
             try:
                 return f"{parse_duration(written or '0').total_seconds()} seconds"

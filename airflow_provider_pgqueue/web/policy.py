@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
@@ -23,7 +22,7 @@ _CHOICES: Final = {
     "notify": ("always", "gated", "off"),
     "on_dead_head": ("block", "skip"),
 }
-EMPTY: Final = {"retention": "forever", "fair_by": "no turns", "weights": "1 for each key"}
+EMPTY: Final = {"retention": "forever", "fair_by": "no turns"}
 """What an empty field means; no limit where it is not here."""
 
 
@@ -85,6 +84,4 @@ def _as_text(given: Any) -> str:
     """Return a value as the form shows it and takes it back: durations as 1h30m."""
     if given is None:
         return ""
-    if isinstance(given, dict):
-        return json.dumps(given, ensure_ascii=False)
     return duration_text(given) if isinstance(given, timedelta) else str(given)

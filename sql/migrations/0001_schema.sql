@@ -14,7 +14,6 @@ CREATE TABLE messages.queue (
     on_dead_head     text        NOT NULL DEFAULT 'block' CHECK (on_dead_head IN ('block', 'skip')),
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
     fair_by          text        CHECK (fair_by IN ('group', 'topic')),
-    weights          jsonb       CHECK (jsonb_typeof(weights) = 'object'),
     max_leased       integer     CHECK (max_leased >= 1),
     max_leased_per_group integer NOT NULL DEFAULT 1 CHECK (max_leased_per_group >= 1),
     rate_limit       integer     CHECK (rate_limit >= 1),
@@ -41,7 +40,6 @@ COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: 
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
 COMMENT ON COLUMN messages.queue.fair_by IS 'What the keys are that take turns, so that none waits for the backlog of another: group (the group_key) or topic (its first word), unless a header fair_key says otherwise; NULL for the order of publishing.';
-COMMENT ON COLUMN messages.queue.weights IS 'How many messages each key gets in a turn, {"key": number}; 1 for keys that are missing.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
 COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at the same time. Only 1 keeps their order.';
 COMMENT ON COLUMN messages.queue.rate_limit IS 'How many messages may be leased in a rate_period, evenly spread; each delivery counts. NULL for any number.';

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, Final, TypedDict, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypedDict, Unpack, get_args, get_type_hints
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.duration import Duration
@@ -21,7 +21,6 @@ class Policy(TypedDict, total=False):
     - `max_body_bytes`: size of the largest body.
     - `fair_by`: messages of one priority are leased in turns, one of each key: the `group` or the first word of the
       `topic`, unless a header `fair_key` says otherwise.
-    - `weights`: how many messages each key gets in a turn, from 1 to 32; 1 for a key that is missing.
     - `paused`: nothing is leased; publishing continues.
     - `backoff_first`, `backoff_max`: the pause after the first failure doubles with each further one up to the maximum.
     - `dedup_window`: how long a dedup key is remembered.
@@ -35,7 +34,7 @@ class Policy(TypedDict, total=False):
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
     In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `rate_limit_per_group`,
-    `max_depth` and `handler_timeout`, an empty text removes `fair_by`, and an empty object `weights`.
+    `max_depth` and `handler_timeout`, and an empty text removes `fair_by`.
     """
 
     max_attempts: int | None
@@ -43,7 +42,6 @@ class Policy(TypedDict, total=False):
     notify: str | None
     max_body_bytes: int | None
     fair_by: str | None
-    weights: Mapping[str, int] | None
     paused: bool | None
     backoff_first: Duration | None
     backoff_max: Duration | None
@@ -66,8 +64,6 @@ def _rule_of(hint: Any) -> argument.Rule:
     if timedelta in kinds:
         # PostgreSQL also reads a text, such as '5 minutes'.
         return lambda value: None if value is None or isinstance(value, str) else argument.timed(value)
-    if any(get_origin(kind) is Mapping for kind in kinds):
-        return argument.optional(argument.json_object)
     rule = argument.truth if bool in kinds else argument.whole(0, 10**12) if int in kinds else argument.any_text
     return argument.optional(rule)
 

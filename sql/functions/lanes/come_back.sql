@@ -17,7 +17,7 @@ BEGIN
     -- Microseconds keep those in their order that enter at one mark, which goes back to the first of them.
     -- Where keys take turns they enter at the front, which may lie behind the mark; those that waited behind others of their groups, behind it.
     front AS MATERIALIZED (
-        SELECT l.queue_name, l.priority, l.mark, marked.at AS marked, q.weights,
+        SELECT l.queue_name, l.priority, l.mark, marked.at AS marked,
                coalesce(CASE WHEN q.fair_by IS NOT NULL THEN messages.fair_front(l.queue_name, l.priority) END, marked.at) AS begins
           FROM messages.lane l JOIN messages.queue q ON q.queue_name = l.queue_name
          CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS at) marked
@@ -26,11 +26,10 @@ BEGIN
         SELECT f.*, l.mark, l.marked, begins,
                CASE WHEN f.turn_of IS NULL THEN begins - row_number() OVER (ORDER BY f.was DESC, f.id DESC) * interval '1 us'
                     -- The next place of its key, as in fair_places: at the front, all that wait behind it would come before newcomers, too.
-                    ELSE 'epoch'::timestamptz + (own + ((front_at - own + 1) * weight + 31) / 32 * 32 / weight) * interval '1 us' END AS before
+                    ELSE 'epoch'::timestamptz + (own + (front_at - own + 32) / 32 * 32) * interval '1 us' END AS before
           FROM free f JOIN front l ON l.queue_name = f.queue_name AND l.priority = f.priority
          CROSS JOIN LATERAL (
-            SELECT hashtext(f.turn_of) & 31 AS own, (extract(epoch FROM begins) * 1000000)::bigint AS front_at,
-                   coalesce((l.weights -> f.turn_of)::integer, 1) AS weight) turn),
+            SELECT hashtext(f.turn_of) & 31 AS own, (extract(epoch FROM begins) * 1000000)::bigint AS front_at) turn),
     moved AS (
         SELECT messages.store_time(n.mark, min(n.before)) FROM numbered n WHERE n.was < n.begins AND n.before < n.marked GROUP BY n.mark),
     back AS (

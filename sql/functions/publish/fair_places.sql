@@ -5,20 +5,18 @@ SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET
 AS $$
 #variable_conflict use_column
 DECLARE
-    front  CONSTANT timestamptz := coalesce(messages.fair_front(fair_places.queue_name, fair_places.priority), clock_timestamp());
-    shares CONSTANT jsonb       := (SELECT q.weights FROM messages.queue q WHERE q.queue_name = fair_places.queue_name COLLATE "default");
+    front CONSTANT timestamptz := coalesce(messages.fair_front(fair_places.queue_name, fair_places.priority), clock_timestamp());
 BEGIN
-    -- A turn of all keys takes 32 microseconds of the lane. In it each key has one of these, by its hash, or as many as it has
-    -- weight: the place of number n lies own + n * 32 / weight microseconds after the epoch. Each message gets the first number of
-    -- its key that lies behind the front and behind the last message of the key, and those after it the next ones.
+    -- A turn of all keys takes 32 microseconds of the lane. In it each key has one of these, by its hash: its places lie own + n * 32
+    -- microseconds after the epoch. Each message gets the first place of its key that lies behind the front and behind the last message of
+    -- the key, and those after it the next ones.
     RETURN ARRAY(
-        SELECT 'epoch'::timestamptz + (turn.own + (turn.next + turn.nth) * 32 / turn.weight) * interval '1 us'
-          FROM (SELECT last.number, last.nth, last.own, last.weight,
-                       (((extract(epoch FROM greatest(front, max(last.at) OVER (PARTITION BY last.key))) * 1000000)::bigint
-                         - last.own + 1) * last.weight + 31) / 32 AS next
+        SELECT 'epoch'::timestamptz + (turn.own + (turn.next + turn.nth) * 32) * interval '1 us'
+          FROM (SELECT last.number, last.nth, last.own,
+                       ((extract(epoch FROM greatest(front, max(last.at) OVER (PARTITION BY last.key))) * 1000000)::bigint
+                        - last.own + 32) / 32 AS next
                   FROM (SELECT k.*, m.at
                           FROM (SELECT given.key, given.number, hashtext(given.key) & 31 AS own,
-                                       coalesce((shares -> given.key)::integer, 1) AS weight,
                                        row_number() OVER (PARTITION BY given.key ORDER BY given.number) - 1 AS nth
                                   FROM unnest(keys) WITH ORDINALITY AS given (key, number)) k
                           -- One step in the index for each key. What lies more than a minute ahead does not count.

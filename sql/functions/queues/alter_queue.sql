@@ -5,7 +5,6 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     notify          text     DEFAULT NULL,
     max_body_bytes  integer  DEFAULT NULL,
     fair_by         text     DEFAULT NULL,
-    weights         jsonb    DEFAULT NULL,
     paused          boolean  DEFAULT NULL,
     backoff_first   interval DEFAULT NULL,
     backoff_max     interval DEFAULT NULL,
@@ -29,7 +28,7 @@ DECLARE
     after  messages.queue;
     given  CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object(
         'max_attempts', alter_queue.max_attempts, 'lease_for', alter_queue.lease_for, 'notify', alter_queue.notify,
-        'max_body_bytes', alter_queue.max_body_bytes, 'fair_by', alter_queue.fair_by, 'weights', alter_queue.weights,
+        'max_body_bytes', alter_queue.max_body_bytes, 'fair_by', alter_queue.fair_by,
         'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
         'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
         'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
@@ -57,11 +56,6 @@ BEGIN
     IF alter_queue.fair_by NOT IN ('group', 'topic', '') THEN
         RAISE EXCEPTION 'fair_by is %', quote_literal(left(alter_queue.fair_by, 100))
             USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
-    ELSIF jsonb_typeof(alter_queue.weights) <> 'object' OR messages.json_bytes(alter_queue.weights) > 16384
-          OR jsonb_path_query_array(alter_queue.weights, '$.* ? (@.type() == "number" && @ >= 1 && @ <= 32 && @.floor() == @)')
-             <> jsonb_path_query_array(alter_queue.weights, '$.*') THEN
-        RAISE EXCEPTION 'weights is not an object of weights' USING ERRCODE = 'PQ004',
-            HINT = 'Give {"key": weight} of at most 16,384 bytes, each weight a whole number from 1 to 32.';
     END IF;
     BEGIN
         IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group > 1 THEN     -- in the order of drop_queue
@@ -84,7 +78,6 @@ BEGIN
            notify          = coalesce(alter_queue.notify, q.notify),
            max_body_bytes  = coalesce(alter_queue.max_body_bytes, q.max_body_bytes),
            fair_by         = nullif(coalesce(alter_queue.fair_by, q.fair_by), ''),
-           weights         = nullif(coalesce(alter_queue.weights, q.weights), '{}'),
            paused          = coalesce(alter_queue.paused, q.paused),
            backoff_first   = coalesce(alter_queue.backoff_first, q.backoff_first),
            backoff_max     = coalesce(alter_queue.backoff_max, q.backoff_max),
@@ -112,5 +105,5 @@ BEGIN
     END IF;
     PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, max_depth, retention and handler_timeout, an empty fair_by ends the turns of keys, and {} removes weights. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval) IS
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, max_depth, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

@@ -5,7 +5,6 @@ CREATE OR REPLACE FUNCTION messages.create_queue(
     notify          text     DEFAULT 'always',
     max_body_bytes  integer  DEFAULT 1048576,
     fair_by         text     DEFAULT NULL,
-    weights         jsonb    DEFAULT NULL,
     paused          boolean  DEFAULT false,
     backoff_first   interval DEFAULT '1 second',
     backoff_max     interval DEFAULT '1 hour',
@@ -31,7 +30,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM messages.alter_queue(create_queue.queue_name, create_queue.max_attempts, create_queue.lease_for,
-                                 create_queue.notify, create_queue.max_body_bytes, create_queue.fair_by, create_queue.weights, create_queue.paused,
+                                 create_queue.notify, create_queue.max_body_bytes, create_queue.fair_by, create_queue.paused,
                                  create_queue.backoff_first, create_queue.backoff_max, create_queue.dedup_window,
                                  create_queue.retention, create_queue.on_dead_head, create_queue.max_leased,
                                  create_queue.max_leased_per_group, create_queue.rate_limit, create_queue.rate_limit_per_group,
@@ -45,5 +44,5 @@ EXCEPTION
         RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',
             HINT = 'Create a thousand at most in one transaction, or raise max_locks_per_transaction.';
 END $$;
-COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, text, jsonb, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval) IS
+COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval) IS
     'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy; PQ018: thousands in one transaction; PQ016: another transaction is creating it for more than three seconds.';

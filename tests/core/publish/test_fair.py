@@ -75,19 +75,6 @@ def test_each_of_99_keys_has_its_turn_next_to_one_with_20000_messages(conn: Conn
     assert set(leased[-50:]) == {"big"}
 
 
-def test_a_key_with_weight_3_has_three_messages_in_each_turn(conn: Connection, queue: Queue) -> None:
-    queue("orders", fair_by="group", weights=Jsonb({"gold": 3, "silver": 2}))
-    for key in ("tin", "gold", "silver"):
-        fill(conn, key, 60)
-    assert turns(order(conn, 120), "tin")[1:-1] == [{"gold": 3, "silver": 2}] * 18
-    # Another weight is that of what is published from then on.
-    run(conn, verbs.alter_queue("orders", weights={"lead": 32}))
-    fill(conn, "lead", 96)
-    fill(conn, "zinc", 3)
-    leased = [key for key in order(conn, 159, at_once=50) if key in ("lead", "zinc")]
-    assert turns(leased, "zinc")[:2] == [{"lead": 32}] * 2
-
-
 def test_a_key_that_comes_late_is_served_at_once_and_gets_no_more_than_its_share(
     conn: Connection, queue: Queue
 ) -> None:
@@ -250,12 +237,12 @@ def test_groups_take_turns_and_stay_in_order(conn: Connection, queue: Queue) -> 
         assert own == list(range(len(own)))
 
 
-@pytest.mark.parametrize(("groups", "weight", "in_a_turn"), [("ab", 1, {1}), ("abcdefgh", 8, {3, 4, 5})])
+@pytest.mark.parametrize("groups", ["ab", "abcdefgh"])
 def test_a_key_that_comes_late_waits_for_no_backlog_behind_others_of_its_groups(
-    conn: Connection, queue: Queue, groups: str, weight: int, in_a_turn: set[int]
+    conn: Connection, queue: Queue, groups: str
 ) -> None:
     """What waits in the groups is older than the newcomer. Two consumers take one message of a group at a time."""
-    queue("orders", fair_by="group", weights=Jsonb({"b": weight}))
+    queue("orders", fair_by="group")
     for group in groups:
         run(conn, verbs.publish_batch("orders", [group] * 50, group_keys=[group] * 50))
     settle(conn)
@@ -272,8 +259,7 @@ def test_a_key_that_comes_late_waits_for_no_backlog_behind_others_of_its_groups(
         run(conn, verbs.archive(message.lock_token, [message.id]))
         held += run(conn, verbs.lease("orders", lease_for=HOUR))
     for turn in turns(handled, "a")[2:-1]:
-        assert turn.pop("b") in in_a_turn
-        assert turn == dict.fromkeys([*groups[2:], "late"], 1)
+        assert turn == dict.fromkeys([*groups[1:], "late"], 1)
 
 
 def test_a_delayed_message_keeps_its_time_and_waits_behind_no_backlog(conn: Connection, queue: Queue) -> None:
@@ -351,16 +337,6 @@ def test_a_body_that_replaces_another_takes_its_turn(conn: Connection, queue: Qu
     assert order(conn, 2) == ["a", "a"]
     until_past(conn, due)
     until(lambda: "c" in order(conn, 1), what="the message that was delayed")
-
-
-def test_weights_are_removed_by_an_empty_object(conn: Connection, queue: Queue) -> None:
-    queue("orders", fair_by="topic", weights=Jsonb({"a": 3.0}))
-    run(conn, verbs.publish("orders", "a", topic="a.b"))
-    run(conn, verbs.alter_queue("orders", weights={}, fair_by=""))
-    assert conn.execute("SELECT fair_by, weights FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (
-        None,
-        None,
-    )
 
 
 def test_a_long_key_is_no_error(conn: Connection, queue: Queue) -> None:
