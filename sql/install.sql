@@ -25,7 +25,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/publish_deduplicated.sql
 \ir functions/publish/admit.sql
 \ir functions/publish/check_publish.sql
-\ir functions/publish/check_max_depth.sql
 \ir functions/publish/check_body.sql
 \ir functions/publish/ring_for.sql
 \ir functions/publish/ring.sql

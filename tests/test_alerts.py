@@ -153,8 +153,22 @@ CASES = {
         case(
             "a queue is paused for an afternoon",
             240,
-            {PAUSED: flat(1, 240), SUCCESS: flat(0, 240), READY: grows(6000, 240), OLDEST_READY: grows(60, 240)},
+            {PAUSED: flat(1, 240), SUCCESS: flat(0, 240), READY: grows(4000, 240), OLDEST_READY: grows(60, 240)},
         ),
+    ),
+    "PgQueueDeep": (
+        case(
+            "two million messages are delayed until tomorrow",
+            60,
+            {'pgqueue_unfinished_messages{queue="orders",state="delayed"}': flat(2_000_000, 60)},
+            "PgQueueDeep",
+        ),
+        case(
+            "two million messages are published and worked off in ten minutes",
+            60,
+            {READY: f"{grows(-200_000, 10, 2_000_000)} {flat(10, 50)}"},
+        ),
+        case("900,000 messages are delayed until tomorrow", 60, {READY: flat(900_000, 60)}),
     ),
     "PgQueueHanging": (
         case("one worker of a busy queue hangs", 60, {OLDEST_LEASE: grows(60, 60)}, "PgQueueHanging"),

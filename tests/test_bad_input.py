@@ -265,7 +265,7 @@ def market(conn: Connection, queue: Queue) -> Connection:
     """A database in which there is one of everything, and a queue that no call may touch."""
     queue("other")
     queue("orders", max_attempts=1000, max_body_bytes=50_000)
-    queue("narrow", max_leased=5, max_depth=1_000, max_body_bytes=50_000)
+    queue("narrow", max_leased=5, max_body_bytes=50_000)
     run(conn, verbs.publish_batch("other", [1, 2, 3], priority=3))
     run(conn, verbs.lease("other", max_messages=1))
     run(conn, verbs.bind_topic("orders", "shop.*"))
@@ -706,7 +706,7 @@ REFUSED: dict[str, list[Any]] = {
     "run_id": [""],
     "queues": [5, None, "Orders", [5], b"orders", [None], {"queue_name": "orders"}, [{"queue_nam": "x"}], [{}],
                [{"queue_name": 5}], [{"queue_name": "a", "max": 1}],
-               [{"queue_name": "a", "max_depth": "x"}]],
+               [{"queue_name": "a", "max_leased": "x"}]],
     "grants": [[1], {"boss": "shop"}, {"publisher": 5}, {"publisher": [5]}, "publisher"],
     "queue_grants": [[1], {"orders": "shop"}, {"orders": {"own": "shop"}}, {1: {}}, {"orders": {"publish": None}}],
     "on_error": [5, {5: Retry}, {KeyError: 5}],

@@ -16,7 +16,6 @@ _COMMANDS: Final = tuple(
         r"dead_causes\(\)": "pgqueue dead",
         r"create_queue\('?([^')]+)'?\)": r"pgqueue queues create \1",
         r"resume_queue\('([^']+)'\)": r"pgqueue queues resume \1",
-        r"alter_queue\('([^']+)', max_depth => …\)": r"pgqueue queues alter \1 --max-depth N",
         r"drop_queue\('([^']+)', force => true\)": r"pgqueue queues drop \1 --force",
         r"alter_queue\b(?!\()": "pgqueue queues alter",
         r"upkeep\(\)": "pgqueue upkeep",

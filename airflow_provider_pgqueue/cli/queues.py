@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SHOWN = ("queue_name", "paused", "max_attempts", "lease_for", "notify", "max_depth", "max_leased", "retention")
+_SHOWN = ("queue_name", "paused", "max_attempts", "lease_for", "notify", "max_leased", "retention")
 # Of each option of the policy: its type, and the default of `messages.create_queue`, which fills in what is not given.
 _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--max-attempts": (int, "15"),
@@ -34,7 +34,6 @@ _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--backoff-first": (duration, "1s"),
     "--backoff-max": (duration, "1h"),
     "--retention": (duration, "forever"),
-    "--max-depth": (int, "no limit"),
     "--max-leased": (int, "no limit"),
     "--max-leased-per-group": (int, "1"),
     "--rate-limit": (int, "no limit"),

@@ -19,7 +19,6 @@ from airflow_provider_pgqueue.core.errors import (
     LeaseLost,
     PermissionDenied,
     PgQueueError,
-    QueueFull,
     QueueNotFound,
     QueuePaused,
 )
@@ -49,7 +48,6 @@ __all__ = [
     "Outcome",
     "PermissionDenied",
     "PgQueueError",
-    "QueueFull",
     "QueueNotFound",
     "QueuePaused",
     "RejectMessage",

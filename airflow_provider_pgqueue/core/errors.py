@@ -5,7 +5,6 @@ PgQueueError
  |    +-- QueueNotFound       no such queue
  |    +-- QueuePaused         nothing can be leased from it now
  |    +-- InvalidQueueName    no queue can have this name
- |    +-- QueueFull           it has reached its max_depth
  |    +-- QueueNotEmpty       it has messages and may not be dropped
  |    +-- Unroutable          the topic reaches no queue
  +-- InvalidArgument          a number, duration or result out of range
@@ -89,10 +88,6 @@ class QueuePaused(QueueError):
 
 class InvalidQueueName(QueueError):
     """The name breaks the rule for queue names."""
-
-
-class QueueFull(QueueError):
-    """The queue has reached its max_depth."""
 
 
 class QueueNotEmpty(QueueError):
@@ -234,7 +229,6 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ004": InvalidArgument,
     "PQ005": MessageTooLarge,
     "PQ006": CronUnavailable,
-    "PQ007": QueueFull,
     "PQ008": Unroutable,
     "PQ010": QueueNotEmpty,
     "PQ012": StageIncomplete,

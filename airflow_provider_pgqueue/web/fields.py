@@ -43,7 +43,7 @@ def value(name: str, written: str, kind: str) -> Any:
             except ValueError as error:
                 raise InvalidArgument(f"{name}: {error}") from None
     # No number of a policy is larger, and an integer of PostgreSQL takes no more.
-    if (number := whole_number(written or "0", 13 if kind == "bigint" else 9)) is None:
+    if (number := whole_number(written or "0", 9)) is None:
         raise InvalidArgument(f"{name} is {written[:20]!r}", "Give a whole number; leave it empty for no limit.")
     return number
 

@@ -21,7 +21,6 @@ CREATE TABLE messages.queue (
     rate_period      interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + rate_period > '2001-02-01'),
     rate_burst       integer     NOT NULL DEFAULT 1 CHECK (rate_burst BETWEEN 1 AND 10000),
     rate_mark        regclass,
-    max_depth        bigint      CHECK (max_depth >= 1),
     look_due         regclass,
     lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
     handler_timeout  interval    CHECK (handler_timeout > '0'),
@@ -47,22 +46,11 @@ COMMENT ON COLUMN messages.queue.rate_limit_per_group IS 'How many messages of o
 COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit and rate_limit_per_group.';
 COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages, of the queue and of a group, may be leased at once after a pause; the next have to wait for their time.';
 COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
-COMMENT ON COLUMN messages.queue.max_depth IS 'Roughly the largest number of unfinished messages: what is published within a second may exceed it; NULL for any number.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only whoever may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a ring, or -2 for the rate_mark.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL forever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
-
-CREATE TABLE messages.depth (
-    queue_name text        PRIMARY KEY REFERENCES messages.queue ON DELETE CASCADE,
-    messages   bigint      NOT NULL DEFAULT 0,
-    counted_at timestamptz NOT NULL DEFAULT '-infinity'
-) WITH (fillfactor = 50);
-COMMENT ON TABLE messages.depth IS 'The queues with a max_depth, as a publisher last counted them.';
-COMMENT ON COLUMN messages.depth.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.depth.messages IS 'How many unfinished messages it had.';
-COMMENT ON COLUMN messages.depth.counted_at IS 'When they were counted.';
 
 -- A sequence is the one thing in PostgreSQL that is updated in place: no dead versions, no row lock, no snapshot. A mark is
 -- one that holds a time, in microseconds since 1970.

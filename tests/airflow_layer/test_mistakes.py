@@ -518,7 +518,7 @@ def test_a_partial_that_cannot_be_called_is_refused_where_it_is_written(function
     [
         ({"max_attempts": "many"}, "max_attempts is 'many'. Give a whole number"),
         ({"max_attempts": 2.5}, "max_attempts is 2.5"),
-        ({"max_depth": True}, "max_depth is True"),
+        ({"max_leased": True}, "max_leased is True"),
         ({"paused": "no"}, "paused is 'no'. Give True or False"),
         ({"lease_for": [5]}, r"lease_for is \[5\]. Give a timedelta"),
         ({"notify": 5}, "notify is 5. Give a text"),

@@ -2,7 +2,7 @@
 -- create_queue
 SELECT messages.create_queue('$q', max_attempts => 2, backoff_first => '0', dedup_window => '90 minutes');
 -- alter_queue
-SELECT messages.alter_queue('$q', retention => '1 mon 2 days 03:04:05.5', max_depth => 1000);
+SELECT messages.alter_queue('$q', retention => '1 mon 2 days 03:04:05.5', max_leased => 1000);
 -- publish
 SELECT messages.publish('$q', '{"n": 1, "text": "äöü '' "}', priority => 3, expires_in => '1 day', headers => '{"a": 1}', topic => 'orders.new.eu') > 0;
 -- publish delayed

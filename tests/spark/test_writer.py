@@ -27,7 +27,6 @@ from airflow_provider_pgqueue.core import (
     InvalidMessage,
     PermissionDenied,
     PgQueueError,
-    QueueFull,
     QueueNotFound,
 )
 from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
@@ -365,10 +364,8 @@ def test_a_bad_row_is_named_by_its_number_alone(conn: Connection, stage: NewStag
 
 def test_what_the_queue_does_not_take_publishes_nothing(conn: Connection, queue: Queue, stage: NewStage) -> None:
     queue("small", max_body_bytes=5000)
-    queue("short", max_depth=2)
     for name, error in (
         ("small", MessageTooLarge),
-        ("short", QueueFull),
         ("nowhere", QueueNotFound),
         ("", QueueNotFound),
     ):

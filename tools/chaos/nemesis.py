@@ -42,8 +42,6 @@ POLICIES = (
     "max_leased => 0",
     "rate_limit => 500",
     "rate_limit => 0",
-    "max_depth => 300",
-    "max_depth => 0",
     "backoff_first => '0'",
     "dedup_window => '1 hour'",
 )
@@ -264,7 +262,7 @@ class Nemesis:
         self.stage.create_queues()
         with self.admin() as conn:
             conn.execute(
-                "SELECT messages.alter_queue(queue_name, max_leased => 0, rate_limit => 0, max_depth => 0,"
+                "SELECT messages.alter_queue(queue_name, max_leased => 0, rate_limit => 0,"
                 " paused => false) FROM messages.queue WHERE queue_name <> %s",
                 [LIMITED],
             )

@@ -26,15 +26,15 @@ class Policy(TypedDict, total=False):
     - `dedup_window`: how long a dedup key is remembered.
     - `retention`: how long the archive keeps messages.
     - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
-    - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
+    - `max_leased`: the most messages leased at the same time.
     - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
     - `rate_limit`, `rate_period`: how many messages may be leased in a period, evenly spread; each delivery counts.
     - `rate_limit_per_group`: the same for the messages of each group.
     - `rate_burst`: how many messages, of the queue and of a group, may be leased at once after a pause.
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
-    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `rate_limit_per_group`,
-    `max_depth` and `handler_timeout`, and an empty text removes `fair_by`.
+    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `rate_limit_per_group` and
+    `handler_timeout`, and an empty text removes `fair_by`.
     """
 
     max_attempts: int | None
@@ -54,7 +54,6 @@ class Policy(TypedDict, total=False):
     rate_limit_per_group: int | None
     rate_period: Duration | None
     rate_burst: int | None
-    max_depth: int | None
     handler_timeout: Duration | None
 
 

@@ -15,10 +15,10 @@ BEGIN
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name;
     FOR arrival IN
-        SELECT a.queue_name, a.priority, min(a.id) AS id, count(*) AS number, min(q.fair_by) AS fair_by
+        SELECT a.queue_name, a.priority, min(a.id) AS id, min(q.fair_by) AS fair_by
           FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority
     LOOP
-        PERFORM messages.admit(arrival.queue_name, arrival.priority, arrival.number, entered => true);
+        PERFORM messages.admit(arrival.queue_name, arrival.priority);
         PERFORM messages.ring_for(arrival.queue_name, arrival.id);
         CONTINUE WHEN arrival.fair_by IS NULL;
         -- What is leased or has a key was restored, and keeps its place.

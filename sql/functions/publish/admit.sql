@@ -1,11 +1,11 @@
-CREATE OR REPLACE FUNCTION messages.admit(queue_name text, priority integer, number bigint, entered boolean DEFAULT false) RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.admit(queue_name text, priority integer) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
     known record;
 BEGIN
-    SELECT q.max_depth, q.fair_by, l.mark INTO known
+    SELECT q.fair_by, l.mark INTO known
       FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = admit.priority
      WHERE q.queue_name = admit.queue_name COLLATE "default";
     IF NOT FOUND THEN
@@ -15,10 +15,7 @@ BEGIN
         PERFORM messages.check_publish(admit.priority, NULL, NULL, NULL, NULL);
         PERFORM messages.make_lane(admit.queue_name, admit.priority);
     END IF;
-    IF known.max_depth IS NOT NULL THEN
-        PERFORM messages.check_max_depth(admit.queue_name, known.max_depth, admit.number, entered);
-    END IF;
     RETURN known.fair_by IS NULL;
 END $$;
-COMMENT ON FUNCTION messages.admit(text, integer, bigint, boolean) IS
-    'Raises PQ001, PQ004 or PQ007 unless so many messages may enter a queue at a priority, whose lane it makes if it is the first. Returns whether they enter in the order in which they are published; false if keys take turns.';
+COMMENT ON FUNCTION messages.admit(text, integer) IS
+    'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it makes if it is the first. Returns whether they enter in the order in which they are published; false if keys take turns.';

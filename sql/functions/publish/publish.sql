@@ -55,13 +55,13 @@ BEGIN
                publish.headers, publish.reference, publish.topic, publish.group_key
           FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = publish.priority
          CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id) new
-         WHERE q.queue_name = publish.queue_name COLLATE "default" AND (admitted OR q.max_depth IS NULL AND q.fair_by IS NULL AND l.mark IS NOT NULL)
+         WHERE q.queue_name = publish.queue_name COLLATE "default" AND (admitted OR q.fair_by IS NULL AND l.mark IS NOT NULL)
            AND CASE WHEN (q.notify = 'always' OR q.notify = 'gated' AND pg_try_advisory_xact_lock(q.lock_key, -1))
                          AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)
                     THEN pg_notify('new_message', new.id::text) IS NOT NULL ELSE true END
         RETURNING id INTO new_id;
         EXIT WHEN new_id IS NOT NULL;
-        admitted := messages.admit(publish.queue_name, publish.priority, 1);
+        admitted := messages.admit(publish.queue_name, publish.priority);
         IF NOT admitted THEN               -- keys take turns
             RETURN messages.publish_batch(
                 publish.queue_name, jsonb_build_array(publish.message), publish.priority, publish.delay, publish.expires_in, publish.headers,
@@ -74,4 +74,4 @@ BEGIN
     RETURN new_id;
 END $$;
 COMMENT ON FUNCTION messages.publish(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text, text, interval, text) IS
-    'Publishes one message in the caller''s transaction and returns its id; if its dedup_key is still remembered, the id of the message that was published under that key. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large; PQ007: queue full.';
+    'Publishes one message in the caller''s transaction and returns its id; if its dedup_key is still remembered, the id of the message that was published under that key. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large.';

@@ -39,7 +39,7 @@ BEGIN
                                    publish_batch.visible_at, publish_batch.headers);
     due := greatest(publish_batch.visible_at, moment, moment + publish_batch.delay);
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, jsonb_array_length(publish_batch.messages)));
-    IF NOT messages.admit(publish_batch.queue_name, publish_batch.priority, cardinality(ids)) THEN     -- keys take turns
+    IF NOT messages.admit(publish_batch.queue_name, publish_batch.priority) THEN     -- keys take turns
         keys := (SELECT messages.fair_keys(q.fair_by, cardinality(ids), publish_batch.headers, publish_batch.topics, publish_batch.group_keys)
                    FROM messages.queue q WHERE q.queue_name = publish_batch.queue_name COLLATE "default");
         places := messages.fair_places(publish_batch.queue_name, publish_batch.priority, keys);

@@ -17,7 +17,6 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     rate_limit_per_group integer DEFAULT NULL,
     rate_period     interval DEFAULT NULL,
     rate_burst      integer  DEFAULT NULL,
-    max_depth       bigint   DEFAULT NULL,
     handler_timeout interval DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
@@ -33,7 +32,7 @@ DECLARE
         'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
         'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
         'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit, 'rate_limit_per_group', alter_queue.rate_limit_per_group,
-        'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst, 'max_depth', alter_queue.max_depth,
+        'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst,
         'handler_timeout', alter_queue.handler_timeout));
 BEGIN
     PERFORM messages.check_number('max_attempts', alter_queue.max_attempts, 1, 1000),
@@ -51,7 +50,6 @@ BEGIN
             messages.check_number('rate_limit_per_group', alter_queue.rate_limit_per_group, 0, 1000000),
             messages.check_duration('rate_period', alter_queue.rate_period, '1 millisecond', '31 days'),
             messages.check_number('rate_burst', alter_queue.rate_burst, 1, 10000),
-            messages.check_number('max_depth', alter_queue.max_depth, 0, 1000000000000),
             messages.check_duration('handler_timeout', alter_queue.handler_timeout, '0', '30 days');
     IF alter_queue.fair_by NOT IN ('group', 'topic', '') THEN
         RAISE EXCEPTION 'fair_by is %', quote_literal(left(alter_queue.fair_by, 100))
@@ -68,10 +66,6 @@ BEGIN
     IF before.queue_name IS NULL THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;
-    -- Without ON CONFLICT, which would wait for a publisher that has just counted.
-    INSERT INTO messages.depth (queue_name)
-    SELECT alter_queue.queue_name WHERE alter_queue.max_depth > 0
-       AND NOT EXISTS (SELECT FROM messages.depth d WHERE d.queue_name = alter_queue.queue_name COLLATE "default");
     UPDATE messages.queue q
        SET max_attempts    = coalesce(alter_queue.max_attempts, q.max_attempts),
            lease_for       = coalesce(alter_queue.lease_for, q.lease_for),
@@ -90,7 +84,6 @@ BEGIN
            rate_limit_per_group = nullif(coalesce(alter_queue.rate_limit_per_group, q.rate_limit_per_group), 0),
            rate_period     = coalesce(alter_queue.rate_period, q.rate_period),
            rate_burst      = coalesce(alter_queue.rate_burst, q.rate_burst),
-           max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
@@ -105,5 +98,5 @@ BEGIN
     END IF;
     PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, bigint, interval) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, max_depth, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, interval) IS
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

@@ -327,8 +327,8 @@ def test_a_number_that_postgresql_cannot_keep_is_named_with_its_line(pgqueue: Pg
 
 
 def test_a_number_out_of_range_is_named_with_its_argument(pgqueue: Pgqueue) -> None:
-    ended = pgqueue("queues", "alter", "default", "--max-depth", "9" * 20)
-    assert ended.err == f"error: max_depth is {'9' * 20}. Give a whole number from 0 to 1000000000000.\n"
+    ended = pgqueue("queues", "alter", "default", "--max-leased", "9" * 20)
+    assert ended.err == f"error: max_leased is {'9' * 20}. Give a whole number from 0 to 1000000000000.\n"
     ended = pgqueue("worker", "json:dumps", "--queue", "default", "--batch-size", "9" * 20)
     assert (ended.status, "is not in the range 1<=x<=10000" in ended.err) == (2, True)
     with pytest.raises(InvalidArgument, match=r"batch_size is 10001\. Give a whole number from 1 to 10000"):

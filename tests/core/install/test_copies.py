@@ -63,7 +63,7 @@ def goes_on(conn: Connection, ids: list[int]) -> None:
 def test_a_dump_goes_on_in_another_cluster_after_one_more_installation(
     cluster: Cluster, other: Cluster, dsn: str, conn: Connection
 ) -> None:
-    ids = busy(conn, max_depth=50)
+    ids = busy(conn, max_leased=50)
     # The other server is young: what its archive has seen lies in its future.
     conn.execute("UPDATE messages.message_archive SET xid = xid + 1000000000")
     dump = program(cluster, "pg_dump", dsn)

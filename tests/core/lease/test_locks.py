@@ -104,7 +104,7 @@ def test_settings_of_a_session_do_not_place_what_the_queue_creates(conn: Connect
     lose_last_partition(conn)
     conn.execute("SET default_tablespace = pg_global")  # nobody may create anything there
     run(conn, verbs.publish("orders", 1, priority=7))
-    run(conn, verbs.alter_queue("orders", max_depth=10))
+    run(conn, verbs.alter_queue("orders", max_leased=10))
     conn.execute("SELECT messages.stage_publish('job', 'orders')")
     assert conn.execute("SELECT messages.make_archive_partitions()").fetchone() == (1,)
     conn.execute("SELECT messages.adopt_archive_default()")

@@ -20,7 +20,7 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 
 SETUP = """
-    SELECT messages.create_queue('orders', max_depth => 1000, max_leased => 500), messages.create_queue('other');
+    SELECT messages.create_queue('orders', max_leased => 500), messages.create_queue('other');
     SELECT messages.publish_batch('orders', '[1, 2, 3, 4, 5, 6]'), messages.publish('orders', '7', dedup_key => 'key');
     CREATE TABLE given AS
     SELECT 'live' AS what, min(l.lock_token::text)::uuid AS token, array_agg(l.id) AS ids

@@ -30,7 +30,7 @@ def test_the_face_is_what_users_need_and_no_more() -> None:
             *("Success", "Rejected", "Failed", "Retry", "RejectMessage", "Outcome"),
             *("Consumer", "Worker", "Lease"),
             *("Repair", "KEEP", "LEAVE", "Dismiss"),
-            *("PgQueueError", "QueueNotFound", "QueueFull", "QueuePaused", "LeaseLost"),
+            *("PgQueueError", "QueueNotFound", "QueuePaused", "LeaseLost"),
             *("InvalidMessage", "InvalidArgument", "InvalidOutcome", "HandlerBroken", "PermissionDenied"),
             "ConnectionFailed",
         ]

@@ -237,25 +237,6 @@ def test_the_longest_back_off_overflows_nothing(conn: Connection, queue: Queue, 
     ).fetchone() == (True,)
 
 
-def test_a_queue_that_was_full_takes_messages_again_after_a_rollback(
-    connect: Callable[..., Connection], queue: Queue
-) -> None:
-    queue("orders", max_depth=20_000)
-    one, other = connect(autocommit=False), connect()
-    many = "SELECT count(*) FROM messages.publish_batch('orders', (SELECT jsonb_agg(n) FROM generate_series(1, %s) n))"
-    one.execute(many.encode(), [20_000])
-    one.rollback()
-    assert state_of(other, many, 20_000) is None
-    until(lambda: state_of(other, many, 1) == "PQ007")  # the count may be a second old
-
-
-def test_a_statement_that_is_too_large_does_not_fill_the_queue(conn: Connection, queue: Queue) -> None:
-    queue("orders", max_depth=50_000)
-    many = "SELECT count(*) FROM messages.publish_batch('orders', (SELECT jsonb_agg(n) FROM generate_series(1, %s) n))"
-    assert state_of(conn, many, 50_001) == "PQ007"
-    assert state_of(conn, many, 50_000) is None
-
-
 @pytest.mark.parametrize("ordinal", [2**63 - 1, -1, -(2**63), 10**13])
 def test_a_staged_row_is_not_placed_in_another_age(conn: Connection, queue: Queue, ordinal: int) -> None:
     queue("orders")

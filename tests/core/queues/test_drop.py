@@ -70,7 +70,6 @@ def revive(conn: Connection, chance: random.Random) -> None:
 def govern(conn: Connection, chance: random.Random) -> None:
     run(conn, verbs.alter_queue("orders", on_dead_head=chance.choice(["block", "skip"])))
     run(conn, verbs.alter_queue("orders", max_leased=chance.choice([0, 5])))
-    run(conn, verbs.alter_queue("orders", max_depth=chance.choice([0, 100])))
 
 
 def lock_by_hand(conn: Connection, chance: random.Random) -> None:

@@ -18,7 +18,6 @@ from airflow_provider_pgqueue.core import (
     HandlerBroken,
     InvalidArgument,
     Message,
-    QueueFull,
     QueueNotFound,
     QueuePaused,
     run,
@@ -44,7 +43,6 @@ def value(conn: Connection, query: str, *parameters: Any) -> Any:
         ({"lease_for": timedelta(0)}, "lease_for is 00:00:00"),
         ({"notify": "loud"}, "notify is 'loud'. Give always, gated or off"),
         ({"on_dead_head": "panic"}, "on_dead_head is 'panic'. Give block or skip"),
-        ({"max_depth": -1}, "max_depth is -1"),
         ({"max_leased": -1}, "max_leased is -1"),
         ({"retention": timedelta(-1)}, "retention is -1 days"),
         ({"backoff_first": timedelta(days=2)}, "backoff_first is 2 days"),
@@ -87,14 +85,14 @@ def test_a_paused_queue_takes_messages_and_leases_none_until_it_is_resumed(conn:
 
 
 def test_a_queue_with_messages_is_dropped_only_by_force(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_depth=10), [1, 2, 3], group_keys=["a", "a", None]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3], group_keys=["a", "a", None]))
     run(conn, verbs.publish("orders", 4, priority=7, dedup_key="once", expires_in=timedelta(hours=1)))
     with pytest.raises(QueueNotEmpty, match="force => true"):
         run(conn, verbs.drop_queue("orders"))
     assert run(conn, verbs.drop_queue("orders", force=True)) == 4
     with pytest.raises(QueueNotFound):
         run(conn, verbs.drop_queue("orders"))
-    for table in ("message", "timer", "dedup", "depth"):
+    for table in ("message", "timer", "dedup"):
         assert value(conn, f"SELECT count(*) FROM messages.{table}") == 0, table  # noqa: S608
     assert value(conn, "SELECT count(*) FROM messages.lane WHERE queue_name = 'orders'") == 0
     conn.execute("UPDATE messages.unused_sequence SET since = since - interval '61 minutes'")
@@ -135,67 +133,6 @@ def test_a_purge_deletes_what_nobody_holds_and_frees_its_dedup_keys(conn: Connec
     assert run(conn, verbs.archive(held.lock_token, [held.id])) == [held.id]
     again = run(conn, verbs.publish_batch("orders", [1, 2, 3], dedup_keys=["a", "b", "c"]))
     assert [isinstance(id_, Duplicate) for id_ in again] == [True, False, False]
-
-
-def a_second_later(conn: Connection) -> None:
-    """Let the next publish count what is in the queues."""
-    conn.execute("UPDATE messages.depth SET counted_at = counted_at - interval '1 s'")
-
-
-def test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_depth=10), range(8)))
-    a_second_later(conn)
-    with pytest.raises(QueueFull, match="queue 'orders' is full: its max_depth is 10"):
-        run(conn, verbs.publish_batch("orders", range(3)))
-    run(conn, verbs.publish_batch("orders", range(2)))
-    a_second_later(conn)
-    with pytest.raises(QueueFull):
-        run(conn, verbs.publish("orders", 1))
-    run(conn, verbs.consume("orders"))
-    run(conn, verbs.publish("orders", 1))  # at once: a queue that seems full is counted again
-    a_second_later(conn)
-    with pytest.raises(QueueFull):
-        run(conn, verbs.publish("orders", 1))
-    assert value(conn, "SELECT count(*) FROM messages.message") == 10
-
-
-def test_a_depth_that_was_counted_before_the_clock_went_back_is_counted_again(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_depth=3), range(3)))
-    conn.execute("UPDATE messages.depth SET messages = 0, counted_at = now() + interval '1 hour'")
-    with pytest.raises(QueueFull):
-        run(conn, verbs.publish("orders", 4))
-
-
-def test_a_full_queue_refuses_plain_sql_too_and_lets_publishers_in_after_consumers(
-    conn: Connection, queue: Queue
-) -> None:
-    queue("orders", max_depth=5)
-    plain = (
-        "INSERT INTO messages.message (queue_name, priority, message)"
-        " SELECT 'orders', n, '1' FROM generate_series(1, %s) n"
-    )
-    conn.execute(plain, [3])
-    conn.execute(plain, [2])
-    a_second_later(conn)
-    with pytest.raises(psycopg.Error) as refused:
-        conn.execute(plain, [1])
-    assert refused.value.sqlstate == "PQ007"
-    run(conn, verbs.consume("orders", max_messages=3))
-    assert len(run(conn, verbs.publish_batch("orders", [1, 2, 3]))) == 3
-
-
-def test_what_others_publish_within_a_second_or_have_not_committed_may_pass_the_limit(
-    connect: Connect, queue: Queue
-) -> None:
-    first, second = connect(autocommit=False), connect(options="-c lock_timeout=3s")
-    queue("orders", max_depth=10)
-    run(first, verbs.publish_batch("orders", range(6)))
-    run(second, verbs.publish_batch("orders", range(6)))  # waits for nobody
-    first.commit()
-    a_second_later(second)
-    with pytest.raises(QueueFull):
-        run(second, verbs.publish("orders", 1))
-    assert value(second, "SELECT count(*) FROM messages.message") == 12
 
 
 def test_no_more_are_leased_at_once_than_the_queue_allows_however_many_ask(connect: Connect, queue: Queue) -> None:

@@ -267,7 +267,7 @@ def test_public_may_use_no_table_type_or_schema(conn: Connection) -> None:
 
 def test_everything_belongs_to_a_role_that_nobody_can_be(conn: Connection, login: Login) -> None:
     # With what a call makes: a lane with its mark.
-    conn.execute("SELECT messages.create_queue('orders', max_depth => 10)")
+    conn.execute("SELECT messages.create_queue('orders')")
     login("shop", "messages_publisher").execute("SELECT messages.publish('orders', '1', priority => 7)")
     rows = conn.execute(
         """

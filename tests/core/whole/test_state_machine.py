@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from airflow_provider_pgqueue.core import Failed, Rejected, Success, run, verbs
-from airflow_provider_pgqueue.core.errors import LeaseLost, QueueFull, QueuePaused
+from airflow_provider_pgqueue.core.errors import LeaseLost, QueuePaused
 
 Connection = psycopg.Connection[Any]
 
@@ -37,7 +37,7 @@ RESULTS = ("success", "failed", "rejected", "lock_expired", "expired", "cancelle
 QUEUES: dict[str, dict[str, Any]] = {
     "blocks": {"max_attempts": 3},
     "skips": {"max_attempts": 2, "on_dead_head": "skip", "max_leased": 2},
-    "short": {"max_attempts": 1, "max_depth": 4, "notify": "gated"},
+    "short": {"max_attempts": 1, "notify": "gated"},
     "turns": {"max_attempts": 3, "fair_by": "group"},
     "limited": {"max_attempts": 3, "max_leased_per_group": 2, "rate_limit": 4, "rate_period": HOUR, "rate_burst": 3},
     "paced": {"max_attempts": 3, "rate_limit_per_group": 1, "rate_period": HOUR, "rate_burst": 2},
@@ -184,9 +184,8 @@ class Verbs(RuleBasedStateMachine):
         return {"n": self.number}
 
     def time_passes(self) -> None:
-        """Let a look and a count be due, as they are after a while."""
+        """Let a look be due, as it is after a while."""
         self.conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
-        self.conn.execute("UPDATE messages.depth SET counted_at = '-infinity'")
 
     @rule(
         queue=st.sampled_from(sorted(QUEUES)),
@@ -226,10 +225,6 @@ class Verbs(RuleBasedStateMachine):
             dedup_key=dedup_key,
             on_conflict=on_conflict if dedup_key else None,
         )
-        if publishes and self.is_full(queue, 1):
-            with pytest.raises(QueueFull):
-                run(self.conn, call)
-            return
         new.id = run(self.conn, call)
         if publishes:
             assert new.id not in self.live.keys() | self.archive.keys()
@@ -241,9 +236,6 @@ class Verbs(RuleBasedStateMachine):
         if replaces and before:
             before.body, before.headers, before.topic, before.delayed = new.body, headers, None, delayed
             before.can_expire, before.expired, before.in_line = expires, False, False
-
-    def is_full(self, queue: str, arriving: int) -> bool:
-        return len(self.of(queue)) + arriving > QUEUES[queue].get("max_depth", 10**9)
 
     @rule(
         queue=st.sampled_from([*sorted(QUEUES), "limited", "limited"]),
@@ -267,10 +259,6 @@ class Verbs(RuleBasedStateMachine):
             group_keys=groups,
             dedup_keys=keys if deduplicated else None,
         )
-        if new and self.is_full(queue, len(new)):
-            with pytest.raises(QueueFull):
-                run(self.conn, call)
-            return
         ids = run(self.conn, call)
         assert len(ids) == len(items)
         for place in new:
@@ -286,10 +274,6 @@ class Verbs(RuleBasedStateMachine):
     def publish_topic(self, topic: str) -> None:
         body = self.next_body()
         self.time_passes()
-        if any(self.is_full(queue, 1) for queue in REACHED[topic]):
-            with pytest.raises(QueueFull):
-                run(self.conn, verbs.publish_topic(topic, body))
-            return
         published = run(self.conn, verbs.publish_topic(topic, body))
         assert sorted(published) == REACHED[topic]
         for queue, id_ in published.items():
@@ -682,13 +666,7 @@ class Verbs(RuleBasedStateMachine):
     @rule(token=TOKENS, some=SOME)
     def requeue(self, token: int, some: list[int]) -> None:
         lock_token, ids, mine = self.some_dead(token, some)
-        call = verbs.requeue(lock_token, ids)
         self.time_passes()
-        for queue in QUEUES:
-            if (arriving := sum(item.queue == queue for item in mine)) and self.is_full(queue, arriving):
-                with pytest.raises(QueueFull):
-                    run(self.conn, call)
-                return
         new = self.conn.execute(
             "SELECT id, new_id FROM messages.requeue(%s, %s::bigint[])", [lock_token, ids]
         ).fetchall()
@@ -726,10 +704,6 @@ class Verbs(RuleBasedStateMachine):
         }
         self.time_passes()
         call = verbs.requeue_dead(verbs.DeadFilter(queue, max_requeues=max_requeues))
-        if wanted and self.is_full(queue, len(wanted)):
-            with pytest.raises(QueueFull):
-                run(self.conn, call)
-            return
         new = {found.id: found.new_id for found in run(self.conn, call)}
         assert new.keys() == wanted
         self.requeued(new)
