@@ -14,7 +14,7 @@ DECLARE
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
         ['observer', 'message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
-        ['consumer', 'cancel change'],
+        ['consumer', 'cancel'],
         ['observer', 'metrics'],
         ['publisher consumer', 'act_for'],
         ['publisher', 'publish_test'],
@@ -30,7 +30,7 @@ DECLARE
         ['admin', 'create_queue alter_queue pause_queue resume_queue purge_queue drop_queue bind_topic unbind_topic'],
         ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
-        ['internal', 'check_publish fair_keys fair_front fair_places remember_key change_waiting admit ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
+        ['internal', 'check_publish fair_keys fair_front fair_places remember_key replace_waiting admit ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
         ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes lease_again leases_left token_bucket rate_left spend_rate oldest_leases after_archive'],
         ['internal', 'look come_back used_lanes make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],

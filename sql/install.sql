@@ -21,7 +21,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/publish.sql
 \ir functions/publish/publish_batch.sql
 \ir functions/publish/remember_key.sql
-\ir functions/publish/change_waiting.sql
+\ir functions/publish/replace_waiting.sql
 \ir functions/publish/publish_deduplicated.sql
 \ir functions/publish/admit.sql
 \ir functions/publish/check_publish.sql
@@ -46,7 +46,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/release.sql
 \ir functions/lease/release_messages.sql
 \ir functions/lease/cancel.sql
-\ir functions/lease/change.sql
 \ir functions/lease/workers.sql
 \ir functions/lease/oldest_leases.sql
 \ir functions/lease/consume.sql

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 from airflow_provider_pgqueue.cli.connection import ask, connected, status_for
@@ -14,12 +12,10 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.quantity import quantity, seen
 
-_ids = click.argument("ids", metavar="ID...", type=click.IntRange(1), nargs=-1, required=True)
-
 
 @click.command()
 @click.argument("queue")
-@_ids
+@click.argument("ids", metavar="ID...", type=click.IntRange(1), nargs=-1, required=True)
 @click.option("--reason", help="Kept in the archive, as the details of each.")
 @with_settings
 def cancel(settings: Settings, queue: str, ids: tuple[int, ...], reason: str | None) -> None:
@@ -29,15 +25,11 @@ def cancel(settings: Settings, queue: str, ids: tuple[int, ...], reason: str | N
     message archived. A cancelled message is not dead. What was finished already stays as it is.
     """
     done = ask(settings, verbs.cancel(queue, ids, reason=reason))
-    _show(settings, queue, "cancelled", done, ids, "Not in the queue any more")
-
-
-def _show(settings: Settings, queue: str, what: str, done: list[int], ids: Sequence[int], why_not: str) -> None:
     left = [id for id in ids if id not in done]
-    said = f"{what} {quantity(len(done))} of {queue}."
+    said = f"cancelled {quantity(len(done))} of {queue}."
     if left:
-        said += f" {why_not}: {', '.join(map(str, left))}."
-    show_done(settings, {"queue_name": queue, what: done, "left_out": left}, said)
+        said += f" Not in the queue any more: {', '.join(map(str, left))}."
+    show_done(settings, {"queue_name": queue, "cancelled": done, "left_out": left}, said)
 
 
 @click.command()

@@ -59,9 +59,7 @@ from airflow_provider_pgqueue.core.verbs.history import (
 )
 from airflow_provider_pgqueue.core.verbs.lease import (
     archive as archive,
-    Change as Change,
     cancel as cancel,
-    change as change,
     consume as consume,
     extend as extend,
     lease as lease,

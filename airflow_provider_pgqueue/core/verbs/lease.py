@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import Message, Row
@@ -131,32 +130,6 @@ def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) 
     message is not dead, and the next of its group follows.
     """
     return Statement("cancel", locals(), column)
-
-
-class Change(TypedDict, total=False):
-    """What is changed of a message; what is left out stays as it is.
-
-    - `priority`: from 0 to 9.
-    - `delay`, `visible_at`: it is not leased before; a `delay` of 0 ends one.
-    - `body`: what its handler gets. None is a body, too.
-    """
-
-    priority: int | None
-    delay: Duration | None
-    visible_at: datetime | None
-    body: Any
-
-
-def change(queue_name: str, ids: Collection[int], **to: Unpack[Change]) -> Statement[list[int]]:
-    """Change messages while they wait, and return the ids of those; what is leased or finished is left as it is.
-
-    A message keeps its place in the order, and does not overtake others of its group.
-    """
-    argument.check_names("change", to, Change.__annotations__)
-    arguments: dict[str, Any] = {"queue_name": queue_name, "ids": ids, **to}
-    if "body" in arguments:
-        arguments["message"] = to_json(arguments.pop("body"))
-    return Statement("change", arguments, column)
 
 
 def workers(queue_name: str | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:

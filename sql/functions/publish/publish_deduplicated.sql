@@ -55,10 +55,10 @@ BEGIN
             IF publish_deduplicated.on_conflict = 'replace' AND ids[item.place] = new_ids[own] THEN
                 source[own] := item.place;
             ELSIF publish_deduplicated.on_conflict = 'replace' AND ids[item.place] <> new_ids[item.place]
-                  AND messages.change_waiting(
-                      publish_deduplicated.queue_name, ARRAY[ids[item.place]], NULL, due,
-                      publish_deduplicated.messages -> (item.place - 1)::integer, true, publish_deduplicated.headers,
-                      publish_deduplicated."references"[item.place], publish_deduplicated.topics[item.place], expires) IS NULL THEN
+                  AND NOT messages.replace_waiting(
+                      publish_deduplicated.queue_name, ids[item.place], publish_deduplicated.messages -> (item.place - 1)::integer, due,
+                      publish_deduplicated.headers, publish_deduplicated."references"[item.place], publish_deduplicated.topics[item.place],
+                      expires) THEN
                 -- It is leased or finished: the key now stands for the new message, as if it had expired.
                 ids[item.place] := messages.remember_key(publish_deduplicated.queue_name, item.dedup_key, new_ids[item.place], 'infinity', forget);
             END IF;

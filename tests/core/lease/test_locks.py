@@ -154,7 +154,6 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
             run(session, verbs.release_messages("orders", holder="gone"))
         else:
             run(session, verbs.release_messages("orders", ids))
-            run(session, verbs.change("orders", ids, priority=5, body=0))
             run(session, verbs.cancel("orders", ids[:50]))
 
     for _ in range(6):

@@ -53,7 +53,6 @@ CALLS = {
     "begin_run new": "SELECT messages.begin_run('new', 'drain')",
     "bind_topic": "SELECT messages.bind_topic('orders', 'b.*')",
     "cancel": "SELECT messages.cancel('orders', (SELECT ids FROM given WHERE what = 'live'))",
-    "change": "SELECT messages.change('orders', ARRAY(SELECT id FROM messages.message), 9, '1 minute', message => '0')",
     "consume": "SELECT messages.consume('orders')",
     "create_queue": "SELECT messages.create_queue('new')",
     "dismiss": f"SELECT messages.dismiss({DEAD}, 'done')",

@@ -120,6 +120,22 @@ def test_twenty_sessions_that_publish_one_key_publish_one_message(connect: Conne
     assert lease(connect()) == [1]
 
 
+def test_a_body_that_replaces_one_behind_others_of_its_group_does_not_overtake_them(
+    conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    ids = run(conn, verbs.publish_batch("orders", [1, 2, 3], group_keys=["g"] * 3, dedup_keys=["a", "b", "c"]))
+    replace = {"dedup_key": "c", "on_conflict": "replace"}
+    handled = []
+    for body in ("c", "d", "e"):
+        (held,) = run(conn, verbs.lease("orders", max_messages=3))
+        if body != "e":
+            assert run(conn, verbs.publish("orders", body, **replace)) == ids[2]
+        handled.append(held.body)
+        run(conn, verbs.archive(held.lock_token, [held.id]))
+    assert handled == [1, 2, "d"]
+
+
 def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(connect: Connect, queue: Queue) -> None:
     queue("orders")
     keys = [f"k{number}" for number in range(200)]

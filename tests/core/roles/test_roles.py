@@ -56,7 +56,6 @@ VERBS = {
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "release_messages": ("SELECT messages.release_messages('orders', '{1}')", "consumer admin"),
     "cancel": ("SELECT messages.cancel('orders', '{1}')", "consumer admin"),
-    "change": ("SELECT messages.change('orders', '{1}', 9)", "consumer admin"),
     "workers": ("SELECT messages.workers()", "consumer observer admin"),
     "queue_history": ("SELECT messages.queue_history('orders')", "consumer observer admin"),
     "queue_rates": ("SELECT messages.queue_rates()", "consumer observer admin"),

@@ -509,30 +509,6 @@ class Verbs(RuleBasedStateMachine):
         for item in mine:
             self.finish(item, "cancelled")
 
-    @precondition(lambda self: bool(self.live))
-    @rule(
-        some=SOME,
-        pick=st.integers(0, 1000),
-        priority=st.sampled_from([None, 9, 0]),
-        delay=st.sampled_from([None, None, timedelta(0), HOUR / 2, 2 * HOUR]),
-        says=st.booleans(),
-    )
-    def change(self, some: list[int], pick: int, priority: int | None, delay: timedelta | None, says: bool) -> None:
-        every = list(self.live.values())
-        queue = every[pick % len(every)].queue
-        chosen = {(one := every[index % len(every)]).id: one for index in some}
-        mine = [item for item in chosen.values() if item.queue == queue and item.lease is None]
-        to: verbs.Change = {"priority": priority, "delay": delay}
-        if says or (priority is None and delay is None):
-            to["body"] = self.next_body()
-        assert run(self.conn, verbs.change(queue, list(chosen), **to)) == sorted(item.id for item in mine)
-        for item in mine:
-            item.body = to.get("body", item.body)
-            item.priority = item.priority if priority is None else priority
-            if delay is not None:
-                # One that was published with a delay has the place of its end.
-                item.in_line, item.delayed = item.in_line and not item.delayed, bool(delay)
-
     @precondition(lambda self: any(item.lease == "held" for item in self.live.values()))
     @rule(pick=st.integers(0, 1000), then=st.sampled_from(["nothing", "lease", "lease", "consume"]))
     def a_lease_ends(self, pick: int, then: str) -> None:
