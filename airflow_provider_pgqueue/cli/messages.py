@@ -22,7 +22,8 @@ def cancel(settings: Settings, queue: str, ids: tuple[int, ...], reason: str | N
     """Archive messages of a queue as cancelled.
 
     Whether they wait or are leased: whoever works on one has lost it, and learns it when the lease is extended or the
-    message archived. A cancelled message is not dead. What was finished already stays as it is.
+    message archived. A cancelled message is not dead, and its dedup key can be used again. What was finished already
+    stays as it is.
     """
     done = ask(settings, verbs.cancel(queue, ids, reason=reason))
     left = [id for id in ids if id not in done]

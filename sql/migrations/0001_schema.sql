@@ -386,6 +386,7 @@ CREATE TABLE messages.dedup (
     PRIMARY KEY (queue_name, dedup_key)
 );
 CREATE INDEX dedup_expires_at_idx ON messages.dedup (expires_at);
+CREATE INDEX dedup_id_idx ON messages.dedup (queue_name, id);
 COMMENT ON TABLE messages.dedup IS 'The dedup keys that are remembered.';
 COMMENT ON COLUMN messages.dedup.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.dedup.dedup_key IS 'The publisher''s key.';

@@ -127,7 +127,7 @@ def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) 
     """Archive messages as `cancelled`, whether they wait or are leased, and return the ids of those.
 
     Whoever works on one has lost it, and learns it when it extends the lease or archives the message. A cancelled
-    message is not dead, and the next of its group follows.
+    message is not dead, the next of its group follows, and its dedup key can be used again.
     """
     return Statement("cancel", locals(), column)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost, QueueNotFound
 from tests.core.archive.test_history import note
+from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -29,6 +31,34 @@ def test_what_waits_is_archived_as_cancelled_and_leased_by_nobody(conn: Connecti
     assert [message.id for message in run(conn, verbs.lease("orders", max_messages=10))] == ids[2:]
     assert archived(conn) == [(id, "cancelled", "the order was withdrawn", None) for id in ids[:2]]
     assert run(conn, verbs.cancel("orders", ids[:2])) == [], "a second call changes nothing"
+
+
+def test_a_cancelled_message_is_published_again_under_its_dedup_key(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    cancelled, kept = run(conn, verbs.publish_batch("orders", [1, 2], dedup_keys=["a", "b"]))
+    (done,) = run(conn, verbs.consume("orders"))
+    assert done.id == cancelled, "the first is finished"
+    leased, waits = run(conn, verbs.publish_batch("orders", [3, 4], dedup_keys=["c", "d"], priority=9))
+    run(conn, verbs.lease("orders"))
+    assert run(conn, verbs.cancel("orders", [cancelled, leased, waits])) == [leased, waits]
+    again = run(conn, verbs.publish_batch("orders", [1, 2, 5, 6], dedup_keys=["a", "b", "c", "d"]))
+    assert again[:2] == [cancelled, kept], "what is finished, or was not named, is remembered"
+    assert min(again[2:]) > waits
+    assert run(conn, verbs.publish("orders", 7, dedup_key="c")) == again[2]
+
+
+def test_a_cancel_waits_for_whoever_publishes_under_the_key_and_blocks_nobody(connect: Connect, queue: Queue) -> None:
+    conn, publisher = connect(), connect(autocommit=False)
+    queue("orders")
+    id_ = run(conn, verbs.publish("orders", 1, dedup_key="k"))
+    assert run(publisher, verbs.publish("orders", 2, dedup_key="k")) == id_, "it has the key now"
+    with ThreadPoolExecutor() as pool:
+        cancels = pool.submit(run, conn, verbs.cancel("orders", [id_]))
+        until_waiting(publisher)
+        assert run(publisher, verbs.publish("orders", 3, dedup_key="k", on_conflict="replace")) == id_
+        publisher.commit()
+        assert cancels.result(10) == [id_]
+    assert run(conn, verbs.publish("orders", 4, dedup_key="k")) > id_
 
 
 def test_whoever_works_on_a_cancelled_message_has_lost_it(conn: Connection, queue: Queue) -> None:

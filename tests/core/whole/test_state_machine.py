@@ -508,6 +508,8 @@ class Verbs(RuleBasedStateMachine):
         assert run(self.conn, verbs.cancel(queue, list(chosen))) == sorted(item.id for item in mine)
         for item in mine:
             self.finish(item, "cancelled")
+        gone = {item.id for item in mine}
+        self.dedup = {key: id_ for key, id_ in self.dedup.items() if id_ not in gone}
 
     @precondition(lambda self: any(item.lease == "held" for item in self.live.values()))
     @rule(pick=st.integers(0, 1000), then=st.sampled_from(["nothing", "lease", "lease", "consume"]))
