@@ -2,10 +2,11 @@ CREATE OR REPLACE FUNCTION messages.message_published() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    arrival record;
-    moment  timestamptz;
-    ids     bigint[];
-    keys    text[];
+    arrival  record;
+    turns_by text;
+    moment   timestamptz;
+    ids      bigint[];
+    keys     text[];
 BEGIN
     IF EXISTS (SELECT FROM arrived a WHERE a.id NOT BETWEEN 1 AND coalesce(pg_sequence_last_value('messages.message_id_seq'), 0)) THEN
         RAISE EXCEPTION 'an id was never given out' USING ERRCODE = 'check_violation', HINT = 'Leave the id to its default.';
@@ -15,15 +16,14 @@ BEGIN
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name;
     FOR arrival IN
-        SELECT a.queue_name, a.priority, min(a.id) AS id, min(q.fair_by) AS fair_by
-          FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority
+        SELECT a.queue_name, a.priority, min(a.id) AS id FROM arrived a GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority
     LOOP
-        PERFORM messages.admit(arrival.queue_name, arrival.priority);
+        turns_by := messages.admit(arrival.queue_name, arrival.priority);
         PERFORM messages.ring_for(arrival.queue_name, arrival.id);
-        CONTINUE WHEN arrival.fair_by IS NULL;
+        CONTINUE WHEN turns_by IS NULL;
         -- What is leased or has a key was restored, and keeps its place.
         SELECT array_agg(a.id ORDER BY a.visible_at, a.id),
-               array_agg((messages.fair_keys(arrival.fair_by, 1, a.headers, ARRAY[a.topic], ARRAY[a.group_key]))[1] ORDER BY a.visible_at, a.id)
+               array_agg((messages.fair_keys(turns_by, 1, a.headers, ARRAY[a.topic], ARRAY[a.group_key]))[1] ORDER BY a.visible_at, a.id)
           INTO ids, keys
           FROM arrived a
          WHERE a.queue_name = arrival.queue_name AND a.priority = arrival.priority

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.admit(queue_name text, priority integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.admit(queue_name text, priority integer) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -15,7 +15,7 @@ BEGIN
         PERFORM messages.check_publish(admit.priority, NULL, NULL, NULL, NULL);
         PERFORM messages.make_lane(admit.queue_name, admit.priority);
     END IF;
-    RETURN known.fair_by IS NULL;
+    RETURN known.fair_by;
 END $$;
 COMMENT ON FUNCTION messages.admit(text, integer) IS
-    'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it makes if it is the first. Returns whether they enter in the order in which they are published; false if keys take turns.';
+    'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it makes if it is the first. Returns by what keys take turns; NULL if messages enter in the order in which they are published.';

@@ -61,7 +61,7 @@ BEGIN
                     THEN pg_notify('new_message', new.id::text) IS NOT NULL ELSE true END
         RETURNING id INTO new_id;
         EXIT WHEN new_id IS NOT NULL;
-        admitted := messages.admit(publish.queue_name, publish.priority);
+        admitted := messages.admit(publish.queue_name, publish.priority) IS NULL;
         IF NOT admitted THEN               -- keys take turns
             RETURN messages.publish_batch(
                 publish.queue_name, jsonb_build_array(publish.message), publish.priority, publish.delay, publish.expires_in, publish.headers,

@@ -20,6 +20,7 @@ DECLARE
     moment    timestamptz := clock_timestamp();
     due       timestamptz;
     ids       bigint[];
+    turns_by  text;
     keys      text[];
     places    timestamptz[];
     back_at   timestamptz;
@@ -39,9 +40,9 @@ BEGIN
                                    publish_batch.visible_at, publish_batch.headers);
     due := greatest(publish_batch.visible_at, moment, moment + publish_batch.delay);
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, jsonb_array_length(publish_batch.messages)));
-    IF NOT messages.admit(publish_batch.queue_name, publish_batch.priority) THEN     -- keys take turns
-        keys := (SELECT messages.fair_keys(q.fair_by, cardinality(ids), publish_batch.headers, publish_batch.topics, publish_batch.group_keys)
-                   FROM messages.queue q WHERE q.queue_name = publish_batch.queue_name COLLATE "default");
+    turns_by := messages.admit(publish_batch.queue_name, publish_batch.priority);
+    IF turns_by IS NOT NULL THEN
+        keys := messages.fair_keys(turns_by, cardinality(ids), publish_batch.headers, publish_batch.topics, publish_batch.group_keys);
         places := messages.fair_places(publish_batch.queue_name, publish_batch.priority, keys);
         -- At the end of a delay a message comes back to its place.
         back_at := CASE WHEN due > moment THEN due + cardinality(ids) * interval '1 us' END;
