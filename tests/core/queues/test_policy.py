@@ -268,6 +268,7 @@ def _pass(conn: Connection, time: str) -> None:
     """Let this time pass for the messages that wait for their next attempt."""
     conn.execute("UPDATE messages.message_rows SET visible_at = visible_at - %s::interval", [time])
     conn.execute("UPDATE messages.timer SET at = at - %s::interval", [time])
+    conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
 
 
 def _down(message: Message) -> None:
