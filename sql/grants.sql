@@ -24,7 +24,7 @@ DECLARE
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
         ['pipeline', 'begin_run finish_run run_summary run_holder run_backlog run_archived'],
-        ['pipeline', 'closed_archive_partitions archive_checksums lock_export drop_archive_partition fingerprint'],
+        ['pipeline', 'closed_archive_partitions archive_checksums lock_export drop_archive_partition'],
         ['publisher consumer observer upkeep', 'session_is_limited granted_queues'],
         ['every', 'schema_version latest_migration upkeep_mode'],
         ['admin', 'create_queue alter_queue pause_queue resume_queue purge_queue drop_queue bind_topic unbind_topic'],
@@ -43,7 +43,7 @@ DECLARE
         ['internal', 'health_held_snapshot health_history health_limited_roles health_notify_queue'],
         ['internal', 'health_dispatches health_upkeep_lag health_upkeep_steps health_waiting_messages'],
         ['internal', 'cron_database prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_length check_choice check_number check_read_committed'],
-        ['internal', 'error_pattern check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use'],
+        ['internal', 'error_pattern fingerprint check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use'],
         ['internal', 'begin_history record_history count_history history_steps history_begins'],
         ['internal', 'delete_old_history sum_durations duration_quantile record_audit'],
         ['internal', 'health_copy']];

@@ -26,7 +26,6 @@ Verb = Callable[..., verbs.Statement[Any]]
 WITHOUT_VERB = {
     "adopt_archive_default": "the upkeep calls it",
     "apply_retention": "the upkeep calls it",
-    "fingerprint": "stands in queries over many rows",
     "granted_queues": "the views call it",
     "latest_migration": "core.connection asks before it knows which functions there are",
     "schema_version": "core.connection asks before it knows which functions there are",

@@ -126,7 +126,6 @@ VERBS = {
     "grant_queue": ("SELECT messages.grant_queue('orders', 'nobody_at_all', 'consume')", "admin"),
     "revoke_queue": ("SELECT messages.revoke_queue('orders', 'nobody_at_all')", "admin"),
     "queue_grants": ("SELECT messages.queue_grants()", "admin"),
-    "fingerprint": ("SELECT messages.fingerprint('failed', 'why', NULL)", "pipeline admin"),
     "session_is_limited": ("SELECT messages.session_is_limited()", "publisher consumer observer upkeep admin"),
     "granted_queues": ("SELECT messages.granted_queues()", "publisher consumer observer upkeep admin"),
     "schema_version": ("SELECT messages.schema_version()", EVERYBODY),
