@@ -300,7 +300,6 @@ def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"cause": "0123456789ab", "results": ["failed"]}, "^a cause has a result and fingerprints of its own"),
         ({"max_requeues": 0}, "^max_requeues is 0. Give a whole number from 1"),
         ({"canary": 5, "stop_when_failing": 0}, "^stop_when_failing is 0"),
     ],
