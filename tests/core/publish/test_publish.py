@@ -131,6 +131,8 @@ def test_a_body_that_replaces_one_behind_others_of_its_group_does_not_overtake_t
         (held,) = run(conn, verbs.lease("orders", max_messages=3))
         if body != "e":
             assert run(conn, verbs.publish("orders", body, **replace)) == ids[2]
+            behind = conn.execute("SELECT max(id) FROM messages.message WHERE visible_at = 'infinity'").fetchone()
+            assert behind == (ids[2],)
         handled.append(held.body)
         run(conn, verbs.archive(held.lock_token, [held.id]))
     assert handled == [1, 2, "d"]
