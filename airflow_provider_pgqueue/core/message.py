@@ -108,6 +108,7 @@ class ReadyQueue:
     oldest_age: timedelta | None
     next_in: timedelta | None
     topics: list[str]
+    oldest_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, name_of, task_of
 from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
-from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from airflow_provider_pgqueue.triggers.message import PgQueueConsumerTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -271,8 +271,8 @@ class PgQueueConsumeOperator(WaitingTask):
                 type(error).__name__,
             )
 
-    def _trigger(self, ring_after: float) -> PgQueueMessageTrigger:
-        return PgQueueMessageTrigger(
+    def _trigger(self, ring_after: float) -> PgQueueConsumerTrigger:
+        return PgQueueConsumerTrigger(
             queue_name=self.queue_name,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,

@@ -29,7 +29,8 @@ class WaitingTask(QueueTask):
 
     :param queue_name: the queue.
     :param wait_for_messages: when there is nothing to do, wait in the triggerer.
-    :param wait_timeout: fail the task when a wait takes longer.
+    :param wait_timeout: fail the task when a wait takes longer. Airflow's `execution_timeout` does not: it ends only
+        what runs in a worker, and a deferred task does not.
     :param poll_interval: the time between two looks while waiting when no notification arrives.
     """
 

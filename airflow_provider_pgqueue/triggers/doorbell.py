@@ -69,8 +69,9 @@ class DoorbellTrigger(BaseEventTrigger):
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection. All triggers of a triggerer share one session per connection.
     :param poll_interval: the time between two looks when no notification arrives.
-    :param ring_every: the time after which a watcher rings again if the work that it rang for is still there. Doubles
-        each time that nothing has changed, up to 30 times this value.
+    :param ring_every: the time after which a watcher rings again if the work that it rang for is still there. While
+        nothing at all changes, it doubles with each ring, up to five minutes. Each ring starts a run, so give more than
+        a run usually waits in the executor, and `max_active_runs=1` to the DAG.
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker; a watcher ignores it.
     :param with_result: False ends the task without a result.
     :param ring_after: how long a waiting task waits in any case.

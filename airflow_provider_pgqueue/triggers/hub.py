@@ -39,7 +39,7 @@ from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.tasks.telemetry import record_doorbell
 from airflow_provider_pgqueue.triggers.waiter import Waiter
-from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
+from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, Doorbell, Rings, Watch
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -115,7 +115,8 @@ class _Hub:
     def __init__(self, conn_id: str, times: HubTimes) -> None:
         self._conn_id = conn_id
         self._times = times
-        self._waiters: set[Waiter] = set()
+        self._waiters: dict[Waiter, None] = {}  # in the order in which they came
+        self._rung: dict[str, Rings] = {}
         self._paces: dict[Hashable, _Pace] = {}
         self._listener = Listener(
             self._connect,
@@ -136,8 +137,10 @@ class _Hub:
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
+        if isinstance(watch, ConsumerWatch):
+            watch.share(self._rung)
         waiter = Waiter(watch, self._times.doubt_again)
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         if self._pump is None:
             # In an empty context, or all that the hub logs would go to the log of the task that came first.
             self._pump = asyncio.get_running_loop().create_task(
@@ -150,7 +153,7 @@ class _Hub:
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        self._waiters.discard(waiter)
+        self._waiters.pop(waiter, None)
         if not self._waiters and self._pump is not None and self._closing is None:
             with suppress(RuntimeError):  # the loop is closed: nothing is left to do
                 self._closing = self._pump.get_loop().call_later(self._times.linger, self._close)
@@ -305,7 +308,7 @@ class _Hub:
 
     def _fail(self, waiter: Waiter, error: BaseException) -> None:
         """End the waiting of one, and leave the others alone."""
-        self._waiters.discard(waiter)
+        self._waiters.pop(waiter, None)
         waiter.fail(error)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Unpack
 from airflow_provider_pgqueue.core.argument import Rule, duration, optional, whole
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger, TriggerArguments
-from airflow_provider_pgqueue.triggers.watch import MessageWatch
+from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, MessageWatch
 
 MESSAGE_RULES: Final[Mapping[str, Rule]] = {
     # Counted at each look.
@@ -43,3 +43,13 @@ class PgQueueMessageTrigger(DoorbellTrigger):
         self.min_messages = min_messages
         self.max_wait = None if max_wait is None else seconds(max_wait)
         self.check_arguments()
+
+
+class PgQueueConsumerTrigger(PgQueueMessageTrigger):
+    """Resumes tasks that take messages: of those that wait for one queue in a triggerer, as many as there are messages.
+
+    A task that was resumed counts as one message for `poll_interval`. If the messages are still there then, others are
+    resumed. The parameters are those of `PgQueueMessageTrigger`.
+    """
+
+    watch_class = ConsumerWatch

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Sequence
+from collections import deque
+from collections.abc import Collection, Hashable, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Self
 
 from airflow_provider_pgqueue.core import verbs
@@ -17,8 +19,10 @@ from airflow_provider_pgqueue.core.message import RESULTS, DeadQueue, OutcomeCou
 from airflow_provider_pgqueue.core.verbs import Statement
 
 Doorbell = dict[str, Any]
+Rings = deque[datetime]
+"""When consumers of one queue were rung, by the clock of the server."""
 _GAP: Final = 2.0  # seconds between two rings: what arrives meanwhile is one burst
-_RAREST: Final = 30  # times ring_every, when ring after ring changes nothing
+_RAREST: Final = 300.0  # seconds between two rings when ring after ring changes nothing
 _COUNT_UP_TO: Final = 1000
 _CAUSES: Final = 20  # in a doorbell
 
@@ -28,7 +32,8 @@ class Watch(ABC):
     """Waits for one queue: gets what each look found, and says whether to ring.
 
     New work rings at once, though no sooner than two seconds after the last ring. Work that was already there at the
-    last ring rings again after `ring_every` seconds, then after twice that and so on, up to 30 times.
+    last ring rings again after `ring_every` seconds. While nothing at all changes, the pause doubles with each ring, up
+    to five minutes; a change ends that.
     """
 
     of_queue: ClassVar[bool] = True
@@ -38,7 +43,12 @@ class Watch(ABC):
     poll_interval: float = 30.0
     ring_every: float = 10.0
     _rung_at: float = field(default=-math.inf, init=False)
-    _repeats: int = field(default=0, init=False)
+    _fruitless: int = field(default=0, init=False)
+    """How many rings in a row have changed nothing."""
+    _state: Hashable = field(default=None, init=False)
+    _changed: bool = field(default=True, init=False)
+    """Whether the state has changed since the last ring."""
+    _was_empty: bool = field(default=True, init=False)
     look_in: float = field(default=0.0, init=False)
     """Seconds until the next look is needed if nothing rings before."""
 
@@ -72,6 +82,10 @@ class Watch(ABC):
     def _judge(self, rows: Sequence[Any], since_ring: float) -> tuple[Doorbell | None, bool]:
         """Return the doorbell if the rows of this queue are worth one, and whether there is work since the last."""
 
+    def _state_of(self, rows: Sequence[Any], now: float) -> Hashable:
+        """Return what is another as soon as messages were leased or archived, or new ones came."""
+        return None
+
     def hear(self, rows: Sequence[Any], now: float) -> Doorbell | None:
         """Return the doorbell to ring now, if any, for what a look found in this queue; `now` is monotonic seconds."""
         self.look_in = self.poll_interval
@@ -79,21 +93,25 @@ class Watch(ABC):
         if doorbell is None:
             self._see_nothing()
             return None
-        pause = _GAP if is_new or not self._repeats else self._pause()
+        state = self._state_of(rows, now)
+        if state != self._state:
+            self._state, self._changed, self._fruitless = state, True, 0
+        pause = _GAP if is_new or self._was_empty else self._pause()
         if now - self._rung_at < pause:
             self.look_in = min(self.look_in, self._rung_at + pause - now)
             return None
-        self._repeats = 1 if is_new else self._repeats + 1
-        self._rung_at = now
+        self._fruitless = 0 if self._changed else self._fruitless + 1
+        self._rung_at, self._changed, self._was_empty = now, False, False
         self.look_in = min(self.look_in, self._pause())
         return doorbell
 
     def _see_nothing(self) -> None:
         # What comes next is new, however old it is: its lease may have expired.
-        self._repeats = 0
+        self._was_empty, self._state = True, None
 
     def _pause(self) -> float:
-        return max(_GAP, self.ring_every * min(2.0 ** (self._repeats - 1), _RAREST))
+        longest = max(self.ring_every, _RAREST)
+        return max(_GAP, min(self.ring_every * 2.0**self._fruitless, longest))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,6 +145,43 @@ class MessageWatch(Watch):
         # If even the oldest came after the last ring, then all that rang before has been taken.
         return doorbell, age < since_ring
 
+    def _state_of(self, rows: Sequence[ReadyQueue], now: float) -> Hashable:
+        # The time of the oldest too, because `ready` counts no further than to a thousand.
+        return rows[0].ready, getattr(rows[0], "oldest_at", None), tuple(rows[0].topics)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerWatch(MessageWatch):
+    """Waits for a message to take: of the consumers that wait for one queue, no more are rung than messages are ready.
+
+    A consumer that was rung counts for `poll_interval` seconds, or until all that was ready then has been taken.
+    """
+
+    _rung: Rings = field(default_factory=deque, init=False)
+
+    @property
+    def question(self) -> Hashable:
+        """The same as that of a MessageWatch, so that one query serves both."""
+        return MessageWatch
+
+    def share(self, shared: MutableMapping[str, Rings]) -> None:
+        """Count the rings together with the others of the queue; call it before the first look."""
+        self._rung = shared.setdefault(self.queue_name, self._rung)
+
+    def hear(self, rows: Sequence[Any], now: float) -> Doorbell | None:
+        doorbell = MessageWatch.hear(self, rows, now)  # super() finds no class with slots
+        if doorbell is None:
+            return None
+        oldest_at, lasts = rows[0].oldest_at, timedelta(seconds=self.poll_interval)
+        moment = oldest_at + rows[0].oldest_age
+        while self._rung and self._rung[0] <= max(oldest_at, moment - lasts):
+            self._rung.popleft()
+        if len(self._rung) >= rows[0].ready:
+            self._rung_at, self.look_in = -math.inf, (self._rung[0] + lasts - moment).total_seconds()
+            return None
+        self._rung.append(moment)
+        return doorbell
+
 
 @dataclass(slots=True, kw_only=True)
 class DeadMessageWatch(Watch):
@@ -139,7 +194,7 @@ class DeadMessageWatch(Watch):
         return verbs.dead_queues(sorted({watch.queue_name for watch in watches}))
 
     def _judge(self, rows: Sequence[DeadQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
-        rows = [row for row in rows if self.results is None or row.result in self.results]
+        rows = [row for row in rows if self._counts(row)]
         if not rows:
             return None, False
         newest = max(row.newest_id for row in rows)
@@ -151,6 +206,12 @@ class DeadMessageWatch(Watch):
             "oldest_age": round(max(row.oldest_age for row in rows).total_seconds(), 3),
             "causes": causes[:_CAUSES],
         }, min(row.newest_age for row in rows).total_seconds() < since_ring
+
+    def _state_of(self, rows: Sequence[DeadQueue], now: float) -> Hashable:
+        return frozenset((row.result, row.waiting, row.newest_id) for row in rows if self._counts(row))
+
+    def _counts(self, row: DeadQueue) -> bool:
+        return self.results is None or row.result in self.results
 
     def _see_nothing(self) -> None:
         """Keep the pauses: dead messages that a repair leased and gave back are no news."""

@@ -229,7 +229,8 @@ SLOW = """
     CREATE SEQUENCE public.asked;
     GRANT USAGE ON SEQUENCE public.asked TO PUBLIC;
     CREATE OR REPLACE FUNCTION messages.ready_queues(queue_names text[] DEFAULT NULL, count_up_to integer DEFAULT 1000)
-    RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[])
+    RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[],
+                   oldest_at timestamptz)
     LANGUAGE plpgsql AS $$
     BEGIN
         PERFORM nextval('public.asked'), pg_sleep(60);

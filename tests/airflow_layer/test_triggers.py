@@ -21,9 +21,9 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
-from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from airflow_provider_pgqueue.triggers.message import PgQueueConsumerTrigger, PgQueueMessageTrigger
 from tests.airflow_layer.airflow_versions import deserialize, serialize
-from tests.waiting import async_until
+from tests.waiting import async_until, async_until_still
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -32,8 +32,14 @@ TRIGGERS = [
     PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="other", poll_interval=5),
     PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]),
     PgQueueDeadMessageTrigger(queue_name="orders"),
+    PgQueueConsumerTrigger(queue_name="orders"),
     PgQueueDispatchTrigger(queue_name="orders", dag_id="pack", max_open=3),
 ]
+
+LISTENING = (
+    "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pgqueue:listener'"
+    " AND state = 'idle' AND query LIKE '%closed_queues(%'"
+)
 
 
 def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
@@ -73,6 +79,23 @@ def test_a_waiting_task_is_ended_with_the_doorbell_as_its_result(conn_id: str, q
     assert event.xcoms is not None
     assert event.xcoms["return_value"]["ready"] == 2
     assert "secret" not in event.model_dump_json()
+
+
+def test_ten_messages_resume_ten_of_twenty_consumers_that_wait(conn_id: str, queue: Queue, conn: Connection) -> None:
+    queue("orders")
+
+    async def resumed() -> int:
+        waiting = [asyncio.create_task(take(as_task(PgQueueConsumerTrigger(queue_name="orders")))) for _ in range(20)]
+        await async_until(lambda: conn.execute(LISTENING).fetchall())
+        for number in range(10):
+            PgQueueHook(conn_id).publish("orders", number, conn=conn)
+        await async_until(lambda: sum(one.done() for one in waiting) >= 10)
+        number = await async_until_still(lambda: sum(one.done() for one in waiting), 3.0)
+        for one in waiting:
+            one.cancel()
+        return number
+
+    assert within(60, resumed()) == 10
 
 
 def test_a_waiting_task_resumes_with_the_doorbell_once(conn_id: str, queue: Queue) -> None:

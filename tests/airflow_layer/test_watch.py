@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections import deque
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from airflow_provider_pgqueue.core.message import DeadQueue, ReadyQueue
-from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, MessageWatch
+from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, DeadMessageWatch, MessageWatch, Rings
 
 
-def ready(count: int, age: float) -> list[ReadyQueue]:
+def ready(count: int, age: float, since: float | None = None) -> list[ReadyQueue]:
     return [
-        ReadyQueue(queue_name="orders", ready=count, oldest_age=timedelta(seconds=age), next_in=None, topics=["a.b"])
+        ReadyQueue(
+            queue_name="orders",
+            ready=count,
+            oldest_age=timedelta(seconds=age),
+            next_in=None,
+            topics=["a.b"],
+            oldest_at=None if since is None else datetime.fromtimestamp(since, UTC),
+        )
     ]
 
 
@@ -47,6 +57,79 @@ def test_the_same_work_rings_again_after_ten_seconds_then_ever_more_rarely() -> 
     watch = MessageWatch(queue_name="orders", ring_every=10)
     rung = [second for second in range(1000) if watch.hear(ready(1, 1.0 + second), float(second))]
     assert rung == [0, 10, 30, 70, 150, 310, 610, 910]
+
+
+def test_a_watch_whose_work_gets_done_rings_as_often_as_at_the_beginning() -> None:
+    watch, left = MessageWatch(queue_name="orders", ring_every=10), 1000
+    rung = []
+    for second in range(200):
+        if left and watch.hear(ready(left, 1.0 + second), float(second)):
+            rung.append(second)
+            left -= 100
+    assert rung == list(range(0, 100, 10))
+
+
+def test_a_backlog_longer_than_can_be_counted_shows_by_its_oldest_message_that_it_is_worked_on() -> None:
+    watch = MessageWatch(queue_name="orders", ring_every=10)
+    rung = [
+        second for second in range(100) if watch.hear(ready(1000, 1000.0, since=second // 10 * 0.001), float(second))
+    ]
+    assert rung == list(range(0, 100, 10))
+
+
+def test_a_change_ends_the_long_pauses_of_a_watch() -> None:
+    watch = MessageWatch(queue_name="orders", ring_every=10)
+    assert [second for second in range(200) if watch.hear(ready(1, 1.0 + second), float(second))][-1] == 150
+    assert watch.hear(ready(2, 201.0), 200.0), "another one came"
+    rung = [second for second in range(201, 300) if watch.hear(ready(2, 1.0 + second), float(second))]
+    assert rung == [210, 230, 270]
+
+
+def empty_at(outage: int, per_run: int, *, stuck: bool, steady: bool = False) -> float:
+    """Return when the last message is taken: 300 in 200 seconds, runs that take some a second after they are rung.
+
+    During the outage nobody watches, and then a new watch begins. With `stuck` one message is never taken. With
+    `steady` it rings every ten seconds, or after two where the queue was empty, whatever it sees.
+    """
+    watch = MessageWatch(queue_name="orders")
+    waiting, runs = deque[float](), deque[float]()
+    came, rung_at = 0, -100.0
+    for step in range(100_000):
+        now = step / 5
+        while came <= min(now, 200) * 1.5:
+            waiting.append(now)
+            came += 1
+        if runs and runs[0] <= now:
+            runs.popleft()
+            kept = waiting.popleft() if stuck else None
+            for _ in range(min(per_run, len(waiting))):
+                waiting.popleft()
+            if kept is not None:
+                waiting.appendleft(kept)
+        if now > 200 and len(waiting) == stuck:
+            return now
+        if 50 <= now < 50 + outage:
+            watch, rung_at = MessageWatch(queue_name="orders"), -100.0
+            continue
+        rows = ready(len(waiting), now - waiting[0], since=waiting[0]) if waiting else []
+        if steady:
+            rings = bool(waiting) and now - rung_at >= (2 if waiting[0] > rung_at else 10)
+        else:
+            rings = watch.hear(rows, now) is not None
+        if rings:
+            rung_at = now
+            runs.append(now + 1)
+    raise AssertionError("never empty")
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.parametrize("per_run", [1, 5, 14, 16, 20, 50, 1000])
+@pytest.mark.parametrize("outage", [0, 12, 13, 24, 60, 120])
+def test_after_an_outage_a_queue_is_empty_as_soon_as_if_the_watch_made_no_longer_pauses(
+    outage: int, per_run: int, stuck: bool
+) -> None:
+    steady = empty_at(outage, per_run, stuck=stuck, steady=True)
+    assert empty_at(outage, per_run, stuck=stuck) <= 1.2 * steady
 
 
 def test_work_that_came_after_the_last_ring_rings_at_once() -> None:
@@ -100,6 +183,38 @@ def test_one_question_counts_far_enough_for_all_who_ask() -> None:
     assert MessageWatch.ask(watches).given == {"queue_names": ["a", "b"], "count_up_to": 5000}
 
 
+def consumers(number: int) -> list[ConsumerWatch]:
+    watches = [ConsumerWatch(queue_name="orders", poll_interval=30) for _ in range(number)]
+    woken: dict[str, Rings] = {}
+    for watch in watches:
+        watch.share(woken)
+    return watches
+
+
+def test_as_many_consumers_are_woken_as_there_are_messages() -> None:
+    watches = consumers(20)
+    woken = [watch.hear(ready(3, 1.0, since=99), 100.0) is not None for watch in watches]
+    assert woken == [True] * 3 + [False] * 17
+    assert not any(watch.hear(ready(3, 2.0, since=99), 101.0) for watch in watches[3:]), "those who were woken begin"
+    woken = [watch.hear(ready(5, 3.0, since=99), 102.0) is not None for watch in watches[3:]]
+    assert woken == [True] * 2 + [False] * 15
+
+
+def test_a_message_that_came_after_those_of_the_woken_consumers_wakes_another() -> None:
+    watches = consumers(3)
+    assert watches[0].hear(ready(1, 1.0, since=99), 100.0)
+    assert watches[1].hear(ready(1, 0.1, since=102.9), 103.0), "the one before is taken"
+    assert watches[2].hear(ready(1, 1.1, since=102.9), 104.0) is None
+
+
+def test_another_consumer_is_woken_where_those_who_were_woken_do_not_come() -> None:
+    watches = consumers(2)
+    assert watches[0].hear(ready(1, 1.0, since=99), 100.0)
+    assert watches[1].hear(ready(1, 11.0, since=99), 110.0) is None
+    assert watches[1].look_in == 20.0
+    assert watches[1].hear(ready(1, 31.0, since=99), 130.0)
+
+
 def test_a_newer_dead_message_rings_at_once_and_the_same_ones_again_later() -> None:
     watch = DeadMessageWatch(queue_name="orders", ring_every=10)
     assert watch.hear([dead(7)], 0.0) == {
@@ -112,6 +227,15 @@ def test_a_newer_dead_message_rings_at_once_and_the_same_ones_again_later() -> N
     assert watch.hear([dead(7, age=5.1)], 5.0) is None
     assert watch.hear([dead(7, age=5.1), dead(3, "rejected")], 6.0), "an older message that died now"
     assert watch.hear([dead(7, age=15.1)], 16.0)
+
+
+def test_dead_messages_that_are_repaired_some_at_a_time_ring_as_often_as_at_the_beginning() -> None:
+    watch, left, rung = DeadMessageWatch(queue_name="orders", ring_every=10), 10, []
+    for second in range(200):
+        if left and watch.hear([dead(7, waiting=left, age=1.0 + second)], float(second)):
+            rung.append(second)
+            left -= 1
+    assert rung == list(range(0, 100, 10))
 
 
 def test_dead_messages_that_a_repair_gives_back_ring_ever_more_rarely() -> None:

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.ready_queues(
     queue_names text[]  DEFAULT NULL,
     count_up_to integer DEFAULT 1000
 )
-RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[])
+RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[], oldest_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
@@ -25,7 +25,8 @@ BEGIN
                  least(min(coming.visible_at), (SELECT greatest(t.at, moment + interval '10 ms') FROM messages.timer t
                                                  WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s' ORDER BY t.at LIMIT 1)) - moment) END,
            -- A topic has no spaces.
-           ARRAY(SELECT DISTINCT one FROM unnest(string_to_array(string_agg(found.topics, ' '), ' ')) one ORDER BY one LIMIT 20)
+           ARRAY(SELECT DISTINCT one FROM unnest(string_to_array(string_agg(found.topics, ' '), ' ')) one ORDER BY one LIMIT 20),
+           min(found.oldest)
       FROM asked
      CROSS JOIN messages.queue q
       JOIN messages.lane p ON p.queue_name = q.queue_name AND (p.mark IS NOT NULL OR ready_queues.queue_names IS NOT NULL)
@@ -64,4 +65,4 @@ BEGIN
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
 END $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: a negative number.';
