@@ -4,7 +4,8 @@ BEGIN
     -- IF NOT EXISTS would ask for CREATE on the database even where there is nothing to create.
     IF to_regnamespace('messages') IS NULL THEN
         CREATE SCHEMA messages;
-    ELSIF EXISTS (SELECT FROM pg_class WHERE relnamespace = 'messages'::regnamespace)
+    -- Whatever lies in it: a table, a function, a type.
+    ELSIF EXISTS (SELECT FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'messages'::regnamespace AND deptype = 'n')
       -- Only the schema of a release has this column.
       AND NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('messages.upkeep_run') AND attname = 'server') THEN
         RAISE EXCEPTION 'schema messages of database % is not ours, or older than the first release', quote_ident(current_database())

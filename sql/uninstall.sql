@@ -1,5 +1,6 @@
 -- Removes the pg_cron jobs of this database and the schema with everything in it. Messages are lost. The roles go with the last
 -- database of the cluster that uses them. It calls no function of the schema: a superuser would run what its owners wrote.
+\ir may_uninstall.sql
 \ir drop_marks.sql
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;

@@ -199,7 +199,7 @@ class SchemaTooOld(SchemaError):
 
 
 class ForeignSchema(SchemaError):
-    """The schema `messages` is not ours, or older than the first release."""
+    """The schema `messages`, or something in it, is not ours, or it is older than the first release."""
 
 
 class SchemaTooNew(SchemaError):

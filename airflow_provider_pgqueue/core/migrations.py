@@ -71,16 +71,19 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
 
 
 def uninstall(conn: psycopg.Connection[Any]) -> None:
-    """Remove the schema with everything in it, and the group roles with the last database that has one.
+    """Remove the schema and all that an installation made, and the group roles with the last database that has one.
 
     Needs a connection in autocommit: where there are more than a thousand marks, the others go in transactions of
-    their own before, and if the rest then fails, the next upkeep makes them again.
+    their own before, and if the rest then fails, the next upkeep makes them again. Raises ForeignSchema, and drops
+    nothing, if the schema is not ours, or somebody else's object is in it or depends on it.
     """
     folder = sql_folder()
-    first, rest = "drop_marks.sql", (folder / "uninstall.sql").read_text()
+    rest = (folder / "uninstall.sql").read_text()
     try:
-        conn.execute((folder / first).read_bytes())
-        conn.execute(rest.replace(f"\\ir {first}\n", "").encode())
+        for first in ("may_uninstall.sql", "drop_marks.sql"):
+            conn.execute((folder / first).read_bytes())
+            rest = rest.replace(f"\\ir {first}\n", "")
+        conn.execute(rest.encode())
     except psycopg.Error as error:
         raise translate(error) from error
 

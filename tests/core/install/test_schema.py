@@ -43,6 +43,7 @@ def test_install_sql_includes_every_file(dsn: str) -> None:
     files = {str(path.relative_to(folder)) for path in folder.rglob("*.sql")} - {
         "install.sql",
         "uninstall.sql",
+        "may_uninstall.sql",
         "drop_marks.sql",
     }
     # Queries run where the schema need not be.
@@ -59,8 +60,14 @@ def test_each_function_stands_in_the_file_of_its_name() -> None:
 
 def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        conn.execute("CREATE SCHEMA messages; CREATE DOMAIN messages.leased_message AS text")
-        with pytest.raises(psycopg.errors.DuplicateObject):
+        conn.execute(
+            """
+            CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS
+                $$ BEGIN RAISE 'no types' USING ERRCODE = 'P0002'; END $$;
+            CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN tag IN ('CREATE TYPE') EXECUTE FUNCTION refuse()
+            """
+        )
+        with pytest.raises(psycopg.errors.NoDataFound):
             migrations.migrate(conn)
         assert conn.execute("SELECT to_regclass('messages.queue')").fetchone() == (None,)
 
@@ -70,8 +77,11 @@ def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
     [
         "CREATE SCHEMA messages; CREATE TABLE messages.inbox (sender text)",
         "CREATE SCHEMA messages; CREATE TABLE messages.upkeep_run (only_row boolean)",
+        "CREATE SCHEMA messages; CREATE FUNCTION messages.chat() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+        "CREATE SCHEMA messages; CREATE DOMAIN messages.chat AS text",
+        'CREATE SCHEMA messages; CREATE COLLATION messages.chat FROM "C"',
     ],
-    ids=["of somebody else", "older than the first release"],
+    ids=["of somebody else", "older than the first release", "a function", "a type", "a collation"],
 )
 def test_a_schema_that_is_not_of_a_release_is_refused_and_untouched(
     cluster: Cluster, empty_dsn: str, found: str
@@ -81,7 +91,53 @@ def test_a_schema_that_is_not_of_a_release_is_refused_and_untouched(
         before = dump(cluster, empty_dsn)
         with pytest.raises(ForeignSchema, match=r"schema messages of database \w+ is not ours, or older than"):
             migrations.migrate(conn)
+        with pytest.raises(ForeignSchema, match=r"schema messages of database \w+ is not ours, or older than"):
+            migrations.uninstall(conn)
         assert dump(cluster, empty_dsn) == before
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("CREATE TABLE messages.chat (id integer)", "table messages.chat"),
+        ("CREATE SEQUENCE messages.chat", "sequence messages.chat"),
+        ("CREATE FUNCTION messages.chat() RETURNS integer LANGUAGE sql AS 'SELECT 1'", "function messages.chat()"),
+        ("CREATE TYPE messages.chat AS ENUM ('a')", "type messages.chat"),
+        ("CREATE DOMAIN messages.chat AS text", "type messages.chat"),
+        ('CREATE COLLATION messages.chat FROM "C"', "collation messages.chat"),
+        ("CREATE VIEW public.chat AS SELECT id FROM messages.message", "rule _RETURN on view public.chat"),
+        (
+            "CREATE FUNCTION public.chat(messages.queue) RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+            "function public.chat(messages.queue)",
+        ),
+        ("CREATE TABLE public.chat (q text REFERENCES messages.queue)", "constraint chat_q_fkey on table public.chat"),
+        (
+            "CREATE TABLE public.chat (id bigint DEFAULT nextval('messages.message_id_seq'))",
+            "column id of table public.chat",
+        ),
+    ],
+)
+def test_uninstall_drops_nothing_that_the_installation_did_not_make(
+    cluster: Cluster, dsn: str, conn: Connection, made: str, named: str
+) -> None:
+    run(conn, verbs.create_queue("taken"))
+    run(conn, verbs.publish("taken", 1))
+    conn.execute(made.encode())
+    before = dump(cluster, dsn)
+    with pytest.raises(ForeignSchema, match="the installation did not make: .*" + re.escape(named)):
+        migrations.uninstall(conn)
+    with pytest.raises(subprocess.CalledProcessError):
+        psql(cluster, dsn, "uninstall.sql")
+    assert dump(cluster, dsn) == before
+
+
+def test_uninstall_removes_all_that_was_made_since(conn: Connection) -> None:
+    run(conn, verbs.create_queue("stages"))
+    run(conn, verbs.publish("stages", 1, priority=9))
+    conn.execute("SELECT messages.stage_publish('a', 'stages')")
+    conn.execute("ALTER DEFAULT PRIVILEGES IN SCHEMA messages GRANT SELECT ON TABLES TO PUBLIC")
+    migrations.uninstall(conn)
+    assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
 
 
 def test_a_schema_that_does_not_fit_is_refused_with_the_fix(empty_dsn: str, conn: Connection) -> None:
