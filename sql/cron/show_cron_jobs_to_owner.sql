@@ -12,11 +12,11 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('cron.job') AND polname = 'messages_owner') THEN
         EXECUTE $policy$
             CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner
-                USING (command ~ '\mmessages[.]')
+                USING (command ~ '[[:<:]]messages[.]')
         $policy$;
         EXECUTE $policy$
             CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner
-                USING (database = current_database() AND command ~ '\mmessages[.]')
+                USING (database = current_database() AND command ~ '[[:<:]]messages[.]')
         $policy$;
     END IF;
     RETURN true;
