@@ -43,7 +43,7 @@ DECLARE
         ['internal', 'health_held_snapshot health_history health_limited_roles health_notify_queue'],
         ['internal', 'health_dispatches health_upkeep_lag health_upkeep_steps health_waiting_messages'],
         ['internal', 'cron_database prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_length check_choice check_number check_read_committed'],
-        ['internal', 'error_pattern fingerprint check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_queue lock_row lock_stage max_locks_for check_lock_room raise_in_use'],
+        ['internal', 'error_pattern fingerprint check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_queue lock_row lock_stage check_stage_login max_locks_for check_lock_room raise_in_use'],
         ['internal', 'begin_history record_history count_history history_steps history_begins'],
         ['internal', 'delete_old_history sum_durations duration_quantile record_audit'],
         ['internal', 'health_copy']];

@@ -204,6 +204,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/stages/stage_publish.sql
 \ir functions/stages/publish_staged.sql
 \ir functions/stages/lock_stage.sql
+\ir functions/stages/check_stage_login.sql
 \ir functions/stages/insert_staged.sql
 \ir functions/stages/check_winners.sql
 \ir functions/stages/drop_stage.sql

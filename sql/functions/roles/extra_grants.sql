@@ -42,8 +42,9 @@ AS $$
          WHERE e.grantee <> e.owner
            AND (e.is_grantable OR CASE
                WHEN e.kind = 'FUNCTION' THEN e.grantee = 0 OR e.thing IN (SELECT i.proname FROM internal i)
-               -- stage_publish() gives it to the login of the stage.
-               WHEN e.thing ~ '^publish_stage_[0-9]+$' AND e.privilege_type = 'INSERT' THEN NOT EXISTS (
+               -- stage_publish() gives it to a group of the login of the stage, or to the login.
+               WHEN e.thing ~ '^publish_stage_[0-9]+$' AND e.privilege_type = 'INSERT' THEN g.name IS DISTINCT FROM 'publisher'
+                AND g.name IS DISTINCT FROM 'admin' AND NOT EXISTS (
                    SELECT FROM messages.publish_stage s
                     WHERE s.number::text = substr(e.thing, 15) AND to_regrole(quote_ident(s.made_by)) = e.grantee)
                ELSE e.grantee = 0 OR NOT EXISTS (

@@ -4,7 +4,8 @@ SET default_tablespace = '' SET default_table_access_method = 'heap' SET lock_ti
 AS $$
 #variable_conflict use_column
 DECLARE
-    stage text;
+    stage   text;
+    grantee name;
 BEGIN
     PERFORM messages.check_length('stage_id', stage_publish.stage_id, 1, 250, required => true);
     PERFORM messages.check_queue(stage_publish.queue_name, 'publish') WHERE stage_publish.queue_name IS NOT NULL;
@@ -40,7 +41,12 @@ BEGIN
             ) WITH (autovacuum_enabled = off)$create$, stage);
         EXECUTE format('ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTERNAL', stage);
         PERFORM messages.keep_private(stage::regclass);
-        EXECUTE format('GRANT INSERT ON %s TO %I', stage, session_user);
+        -- A grant to the login itself would keep it from being dropped.
+        SELECT coalesce(min(r.rolname), session_user) INTO grantee FROM pg_roles r
+         WHERE r.rolname IN ('messages_admin', 'messages_publisher') AND pg_has_role(session_user, r.oid, 'MEMBER');
+        EXECUTE format('GRANT INSERT ON %s TO %I', stage, grantee);
+        EXECUTE format('CREATE TRIGGER check_stage_login BEFORE INSERT ON %s FOR EACH STATEMENT EXECUTE FUNCTION messages.check_stage_login(%L)',
+                       stage, session_user);
     END IF;
     RETURN stage;
 END $$;
