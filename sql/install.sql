@@ -132,6 +132,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/drop_queue.sql
 \ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
+\ir functions/queues/next_ids.sql
 \ir functions/queues/planned_messages.sql
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/lease_policy.sql

@@ -25,9 +25,6 @@ from airflow_provider_pgqueue.core.query import query
 _STATES = click.Choice(["ready", "delayed", "leased", "done", "dead", *RESULTS])
 # What fits into a hundred columns: of a message that failed why, of any other who has or had it.
 _FOUND = ("id", "state", "at", "reference", "cause", "known")
-_HEADERS = ("body_bytes", "message_overview")
-# As text, because a float would not show a number to its last digit.
-_BODIES = ("headers, message::text AS message", "message")
 _WAITING = ("id", "state", "priority", "attempts", "age", "locked_by", "reference", "last_error")
 
 
@@ -107,7 +104,7 @@ def peek(
         show_rows(settings, "messages", rows, _FOUND)
         return
     with connected(settings) as conn:
-        rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)
+        rows = _look(conn, queue, number, headers_only=headers_only)
         if not rows:
             run(conn, verbs.status(queue))  # an unknown queue is an error, an empty one is not
     if settings.as_json and not headers_only:
@@ -122,14 +119,13 @@ def _with_its_body(row: dict[str, Any]) -> str:
     return f'{to_text(row)[:-1]}, "message": {body}}}'
 
 
-def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> list[dict[str, Any]]:
-    columns, view = shown
-    statement = query("command/peek").decode().format(columns, f"messages.{view}")
+def _look(conn: Connection, queue: str, number: int, *, headers_only: bool) -> list[dict[str, Any]]:
+    statement = query("command/peek_headers" if headers_only else "command/peek")
     try:
         with conn.cursor(row_factory=dict_row, binary=True) as cursor:
-            return list(cursor.execute(statement.encode(), [queue, number]).fetchall())
+            return list(cursor.execute(statement, [queue, number]).fetchall())
     except psycopg.errors.InsufficientPrivilege as error:
-        told = refused(conn, error, wants="observer" if shown is _HEADERS else "reader")
-        if shown is _HEADERS or not isinstance(told, PermissionDenied):
+        told = refused(conn, error, wants="observer" if headers_only else "reader")
+        if headers_only or not isinstance(told, PermissionDenied):
             raise
         raise PermissionDenied(told.problem, f"{told.fix}; or leave out the bodies with --headers-only") from error

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.core.cli.conftest import Pgqueue, Program
 from tests.dead_messages import died_at
@@ -282,6 +283,22 @@ def test_peek_without_bodies_shows_none(pgqueue: Pgqueue, conn: Connection, queu
         ended = pgqueue("peek", "orders", "--headers-only", *options)
         assert ended.status == 0
         assert "SECRET" not in ended.out
+
+
+def test_peek_without_bodies_shows_the_order_of_leasing_and_reads_no_more_than_it_shows(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(5000)))
+    run(conn, verbs.publish("orders", "first", priority=9))
+    conn.execute("ANALYZE messages.message_rows")
+    full, headers = (pgqueue("peek", "orders", "--json", *more).json["messages"] for more in ([], ["--headers-only"]))
+    assert [one["id"] for one in headers] == [one["id"] for one in full]
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'message_rows'"
+    with conn.transaction():
+        assert conn.execute(query("command/peek_headers"), ["orders", 20]).rowcount == 20
+        (rows,) = conn.execute(read).fetchall()[0]
+    assert rows < 100
+    assert "queue 'missing' does not exist" in pgqueue("peek", "missing", "--headers-only").err
 
 
 @pytest.fixture

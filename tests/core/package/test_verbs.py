@@ -31,6 +31,7 @@ WITHOUT_VERB = {
     "schema_version": "core.connection asks before it knows which functions there are",
     "take_over": "a step of a restore, in psql",
     "lock_export": "a query of the export calls it",
+    "next_ids": "the command peek calls it",
     "session_is_limited": "the views call it",
     "expect_cron": "install_cron calls it, as the caller",
     "purge_cron_history": "the job of pg_cron calls it, as its login",

@@ -98,6 +98,7 @@ VERBS = {
     "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
     "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
     "search_messages": ("SELECT messages.search_messages()", "observer admin"),
+    "next_ids": ("SELECT messages.next_ids('orders', 10)", "observer admin"),
     "metrics": ("SELECT messages.metrics()", "observer admin"),
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
