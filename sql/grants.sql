@@ -99,7 +99,8 @@ BEGIN
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database relies on it.
             ('USAGE ON SCHEMA messages', groups),
-            ('SELECT ON messages.queue_overview, messages.message_overview, messages.dispatch_overview', '{observer,admin}'),
+            ('SELECT ON messages.queue_overview', '{observer,reader,admin}'),
+            ('SELECT ON messages.message_overview, messages.dispatch_overview', '{observer,admin}'),
             ('SELECT ON messages.archive_overview', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.
             ('SELECT ON messages.message, messages.message_archive', '{reader}'),

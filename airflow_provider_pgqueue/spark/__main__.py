@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession  # noqa: E402
 
 from airflow_provider_pgqueue import __version__, spark  # noqa: E402
 from airflow_provider_pgqueue.core.duration import duration_text, parse_duration  # noqa: E402
-from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
 from airflow_provider_pgqueue.export.connection import Database  # noqa: E402
-from airflow_provider_pgqueue.spark.pipelines.pipeline import Summary, as_line, raised_in_spark  # noqa: E402
+from airflow_provider_pgqueue.spark.pipelines.failure import explained  # noqa: E402
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Summary, as_line  # noqa: E402
 
 PIPELINES: Final = ("drain", "export", "repair")
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
@@ -186,14 +186,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except Exception as error:
-        known = error if isinstance(error, PgQueueError) else raised_in_spark(error)
         if shared.get("debug"):
             traceback.print_exception(error)
-        elif known is not None:
-            click.echo(f"error: {known}", err=True)
         else:
-            # The text of an error of Spark may quote data.
-            click.echo(f"error: {type(error).__name__}. --debug shows where; the logs of Spark may say more.", err=True)
+            click.echo(f"error: {explained(error)}", err=True)
         return 1
     return 0
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.fault_table import Fault
+from tools.binaries import unpacked
 from tools.standalone import Standalone
 
 # The workers must find the packages of this environment, activated or not.
@@ -30,6 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 
+def jdbc_driver() -> Path:
+    """Return PostgreSQL's driver for Spark's JDBC source, which a page compares with this one."""
+    return unpacked("libpostgresql-jdbc-java") / "usr" / "share" / "java" / "postgresql.jar"
+
+
 @pytest.fixture(scope="session")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark in this process, `local[2]`; its Python workers are processes of their own."""
@@ -43,6 +49,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.sql.streaming.metricsEnabled", "false")
+        .config("spark.jars", str(jdbc_driver()))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -26,3 +27,8 @@ def keep(message: Any) -> Any:
 def double(message: Any) -> Any:
     """Expect a number."""
     return int(message.body) * 2
+
+
+def end_the_process(messages: Any) -> None:
+    """End the process of the task, as a crash of a library would."""
+    os._exit(9)

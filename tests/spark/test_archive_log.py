@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.core.errors import BeforeArchive
+from airflow_provider_pgqueue.core.errors import BeforeArchive, QueueNotFound
 from airflow_provider_pgqueue.export.connection import Database, Session
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.log_end import LogPace, LogPlan, LogWatch, Stretch
@@ -294,9 +294,21 @@ def test_only_the_queues_and_results_that_are_asked_for_are_given(
     log: Log, archive: Archive, queue: Callable[..., str]
 ) -> None:
     orders = archive(2)
+    queue("mail")
     assert given(log(queue="orders, mail", result="success")) == orders
     assert given(log(queue="mail")) == []
     assert given(log(result="failed")) == []
+
+
+def test_a_stream_of_a_queue_that_does_not_exist_is_refused_when_it_begins_and_not_later(
+    log: Log, archive: Archive, conn: Connection
+) -> None:
+    orders = archive(1)
+    with pytest.raises(QueueNotFound, match=r"queue 'order' does not exist\. Check its spelling"):
+        log(queue="order").initialOffset()
+    start = log(queue="orders").initialOffset()
+    conn.execute("SELECT messages.drop_queue('orders')")
+    assert given(log(queue="orders"), start) == orders
 
 
 def test_the_checkpoint_of_another_database_is_refused(log: Log, archive: Archive) -> None:
@@ -389,8 +401,9 @@ def test_a_query_that_had_read_all_that_retention_removed_goes_on_after_any_time
 
 
 def test_a_message_that_retention_deleted_unread_is_an_error_before_its_partition_goes_unless_of_another_queue(
-    log: Log, archive: Archive, conn: Connection
+    log: Log, archive: Archive, conn: Connection, queue: Callable[..., str]
 ) -> None:
+    queue("mail")
     archive_days_ago(conn, 60, length=10)
     end = end_of(log())
     archive_days_ago(conn, 60)
@@ -489,7 +502,10 @@ def test_messages_that_were_held_back_when_the_query_paused_and_are_gone_now_are
         log().latestOffset(end, ReadAllAvailable())
 
 
-def test_a_start_before_something_that_was_removed_is_refused(log: Log, archive: Archive, conn: Connection) -> None:
+def test_a_start_before_something_that_was_removed_is_refused(
+    log: Log, archive: Archive, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("mail")
     old = archive_days_ago(conn, 45)
     archive_days_ago(conn, 43)
     new = archive_days_ago(conn, 41)

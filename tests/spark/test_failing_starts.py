@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import re
@@ -22,7 +23,7 @@ from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import register
-from airflow_provider_pgqueue.spark.pipelines.pipeline import raised_in_spark
+from airflow_provider_pgqueue.spark.pipelines.failure import explained, raised_in_spark
 from tests.archive import make_partition
 from tests.core.roles.test_roles import logins
 
@@ -144,7 +145,7 @@ def call(
         try:
             return main(*arguments, **options)
         except Exception as error:
-            raised.append(type(raised_in_spark(error) or error))
+            raised.append(type(explained(error)))
             raise
 
     monkeypatch.setattr(command_line.program, "main", listening)
@@ -274,6 +275,63 @@ def test_something_unusable_ends_the_drain_and_the_same_run_completes_with_anoth
     assert_refused(call(*drain, f"{FUNCTIONS}:count"), errors.InvalidArgument, r"the function returned a int\..*Return")
     assert state(conn) == before
     assert json.loads(*call(*drain, f"{FUNCTIONS}:accept").output)["archived"] == 1
+
+
+# What only the driver has, and what ends in the tasks ----------------------------------------------------------------
+
+
+def test_a_module_that_only_the_driver_has_names_py_files_and_no_message_pays(
+    call: Calls, conn: Connection, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog(conn, queue)
+    before = state(conn)
+    (tmp_path / "only_here.py").write_text("def work(messages): return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    says = r"on the executors there is no module 'only_here', which the driver has\. .*--py-files only_here\.py"
+    for pipeline in ("drain", "repair"):
+        called = call(pipeline, "--queue", "orders", "--function", "only_here:work")
+        assert_refused(called, errors.InvalidArgument, says)
+        assert state(conn) == before
+
+
+def test_a_function_of_a_module_that_only_the_driver_has_is_explained(
+    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue("orders")
+    (tmp_path / "sent_by_name.py").write_text("def work(messages): return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    work = importlib.import_module("sent_by_name").work
+    with pytest.raises(Exception, match="sent_by_name") as raised:
+        spark.range(1).mapInArrow(work, "id long").collect()
+    assert re.search(r"no module 'sent_by_name', .*--py-files sent_by_name\.py", str(explained(raised.value)))
+
+
+def test_a_function_that_ends_its_process_names_the_fix_and_the_run_that_continues(
+    call: Calls, conn: Connection, queue: Queue
+) -> None:
+    backlog(conn, queue)
+    says = r"a process of Spark ended .*--batch-size .*The same --run-id continues"
+    called = call("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:end_the_process")
+    assert_refused(called, errors.PgQueueError, says)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x\nModuleNotFoundError: No module named 'airflow_provider_pgqueue'\n", r"--py-files pgqueue\.zip"),
+        ("x\nModuleNotFoundError: No module named 'psycopg'\n", "Install it in their Python"),
+        ('java.io.IOException: Cannot run program "python9"', "Set PYSPARK_PYTHON"),
+        ("java.lang.OutOfMemoryError: Java heap space", "ran out of memory"),
+        ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "Install Java 17"),
+        ("Could not parse Master URL: 'sprak'", "Check --master"),
+        (f"o7.collect\n: org.apache.spark.SparkException: {CANARY}", "RuntimeError of org.apache.spark.SparkException"),
+    ],
+)
+def test_each_error_of_spark_is_one_line_with_a_fix_and_no_data(text: str, says: str) -> None:
+    said = str(explained(RuntimeError(text)))
+    assert re.search(says, said)
+    assert CANARY not in said
+    assert "\n" not in said
 
 
 # The data source ------------------------------------------------------------------------------------------------------

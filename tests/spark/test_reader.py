@@ -16,12 +16,12 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied
-from airflow_provider_pgqueue.core.errors import InvalidQueueName, SchemaMissing, SchemaTooOld
+from airflow_provider_pgqueue.core.errors import InvalidQueueName, QueueNotFound, SchemaMissing, SchemaTooOld
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.source.data_source import data_source
@@ -163,7 +163,7 @@ def test_a_given_schema_chooses_columns(spark: SparkSession, conn: Connection) -
         ({"queue": "orders"}, "queue_name = 'orders'"),
         ({"queue": "orders,mail", "result": "failed, rejected"}, "result <> 'success'"),
         ({"queue": "orders", "result": "success"}, "queue_name = 'orders' AND result = 'success'"),
-        ({"queue": "gone_since"}, "false"),
+        ({"where": "queue_name = 'gone_since'"}, "false"),
         ({"reference": "order 7"}, "reference = 'order 7'"),
         ({"reference": "order 1,order 2"}, "false"),
         ({"topic": "orders.*.created"}, "topic = 'orders.eu.created'"),
@@ -179,7 +179,11 @@ def test_a_given_schema_chooses_columns(spark: SparkSession, conn: Connection) -
         ),
     ],
 )
-def test_options_choose_rows(dsn: str, conn: Connection, options: dict[str, str], where: str) -> None:
+def test_options_choose_rows(
+    dsn: str, conn: Connection, queue: Callable[..., str], options: dict[str, str], where: str
+) -> None:
+    queue("orders")
+    queue("mail")
     conn.execute(ARCHIVE, [60])
     conn.execute("UPDATE messages.message_archive SET topic = (ARRAY['orders.eu.created', 'orders'])[1 + id % 3]")
     reading = reader(dsn, columns="id", **options)
@@ -221,6 +225,32 @@ def test_ranges_of_large_bodies_hold_about_the_same(dsn: str, conn: Connection) 
     sizes = [size for statement in statements if (size := len(ids_in(reading, [InputPartition([statement])])))]
     assert (len(sizes), sum(sizes)) == (8, 200)
     assert max(sizes) < 2 * min(sizes)
+
+
+@pytest.mark.parametrize("options", [{"reference": "order 77"}, {"where": "id = 77"}], ids=str)
+def test_what_an_index_finds_is_one_statement(dsn: str, conn: Connection, options: dict[str, str]) -> None:
+    conn.execute(ARCHIVE, [12000])
+    conn.execute("ANALYZE messages.archive_rows")
+    reading = reader(dsn, columns="id", numPartitions=8, **options)
+    (only,) = reading.partitions()
+    (statement,) = only.value
+    assert "Index" in str(conn.execute(f"EXPLAIN {statement}".encode()).fetchall())
+    assert ids_in(reading, [only]) == [77]
+    whole = reader(dsn, columns="id", numPartitions=8, where="attempts >= 0")
+    assert len(whole.partitions()) > 1
+
+
+def test_a_queue_that_does_not_exist_is_named(
+    read: Read, dsn: str, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    conn.execute(ARCHIVE, [4])
+    for table in ("archive", "queue"):
+        with pytest.raises(QueueNotFound, match=r"queue 'order' does not exist\. Check its spelling\."):
+            reader(dsn, table=table, columns="id", queue="orders,order").partitions()
+    with pytest.raises(Exception, match="QueueNotFound: queue 'mail' does not exist"):
+        read(columns="id", queue="mail").count()
+    assert read(columns="id", where="queue_name = 'mail'").count() == 2
 
 
 def test_what_is_small_is_not_cut(dsn: str, conn: Connection) -> None:
@@ -380,7 +410,10 @@ ESCAPES = [
 ]
 
 
-def test_a_condition_that_is_more_or_less_than_one_is_refused(dsn: str, conn: Connection) -> None:
+def test_a_condition_that_is_more_or_less_than_one_is_refused(
+    dsn: str, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
     conn.execute(ARCHIVE, [3])
     for where in ESCAPES:
         with pytest.raises(InvalidArgument, match=r"option where is not a condition .*Give one condition on"):
@@ -429,21 +462,35 @@ def test_a_condition_is_run_with_the_rights_of_the_reader(dsn: str, conn: Connec
 
 
 def test_the_documented_reads_run(
-    spark: SparkSession, dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, dsn: str, conn: Connection, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    queue("orders")
     conn.execute(ARCHIVE, [3])
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
     page = (ROOT / "docs" / "reference" / "spark-source.md").read_text().partition("## Publish")[0]
     examples = re.findall(r"```py\n(.*?)```", page, re.S)
-    assert len(examples) == 3
+    assert len(examples) == 4
+    where = conninfo_to_dict(dsn)
+    server = f"jdbc:postgresql://{where['host']}:{where['port']}/{where['dbname']}"
     for example in examples:
-        exec(compile(example, "the documentation", "exec"), {"spark": spark})
+        here = example.replace("jdbc:postgresql://localhost:5432/shop", server).replace(
+            '"spark")', f'"{where["user"]}")'
+        )
+        named = {"spark": spark}
+        exec(compile(here, "the documentation", "exec"), named)
+        if "daily" in named:
+            assert sorted((row.queue_name, row.messages) for row in named["daily"].collect()) == sorted(
+                conn.execute("SELECT queue_name, count(*) FROM messages.message_archive GROUP BY 1, result").fetchall()
+            )
 
 
 # From a catalog
 
 
-def test_a_temporary_view_reads_what_its_options_say(spark: SparkSession, conn: Connection) -> None:
+def test_a_temporary_view_reads_what_its_options_say(
+    spark: SparkSession, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("mail")
     conn.execute(ARCHIVE, [4])
     options = "table 'archive', queue 'mail', columns 'id,queue_name'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW finished USING pgqueue OPTIONS ({options})")
@@ -469,9 +516,14 @@ def login(conn: Connection, dsn: str, name: str, *groups: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("group", ["messages_reader", "messages_pipeline"])
-def test_the_role_of_a_reader_is_enough_to_read(dsn: str, conn: Connection, group: str) -> None:
+def test_the_role_of_a_reader_is_enough_to_read(
+    dsn: str, conn: Connection, queue: Callable[..., str], group: str
+) -> None:
     conn.execute(ARCHIVE, [12000])
+    queue("orders")
     with login(conn, dsn, "analyst", group) as theirs:
+        one = reader(theirs, columns="id", queue="orders", reference="order 8")
+        assert ids_in(one, one.partitions()) == [8]
         for table, number in (("archive", 12000), ("queue", 0)):
             reading = reader(theirs, table=table, columns="id", numPartitions=4)
             assert len(ids_in(reading, reading.partitions())) == number

@@ -16,7 +16,8 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import ExportError
 from airflow_provider_pgqueue.export.exporter import RULES, SAFE, Exporter
 from airflow_provider_pgqueue.export.target import Target, shown
-from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, raised_in_spark
+from airflow_provider_pgqueue.spark.pipelines.failure import raised_in_spark
+from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each
 
 _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +23,7 @@ from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.export.connection import Database
+from airflow_provider_pgqueue.spark.pipelines.failure import missing_on_executors, raised_in_spark
 from airflow_provider_pgqueue.spark.source.data_source import check_spark
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 Summary = dict[str, Any]
 _PARALLELISM: Final = 8
 _PASSING: Final = (PgQueueError, errors.ConnectionFailed, errors.InUse, errors.StageIncomplete)
-_RAISED: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.M)
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
@@ -166,9 +165,10 @@ def for_each(
                 try:
                     done: _T | Exception = work(items[number])
                 except Exception as error:
-                    if not is_final(error):
+                    found = missing_on_executors(error)
+                    if not (found or is_final(error)):
                         raise
-                    done = error
+                    done = found or error
                 yield pa.RecordBatch.from_pydict({"done": [pickle.dumps(done)]})
 
     tasks = max(1, min(len(items), at_once))
@@ -185,15 +185,3 @@ def for_each(
         if isinstance(error, Exception):
             raise error
     return found
-
-
-def raised_in_spark(error: BaseException) -> PgQueueError | None:
-    """Return the error of `core.errors` that Spark reports in one of its own; None if it reports another.
-
-    The texts of these errors quote no body and no connection string, as those of Spark may.
-    """
-    for name, said in _RAISED.findall(str(error)):
-        kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, PgQueueError) and kind is not errors.LeaseLost:
-            return kind(said)
-    return None

@@ -63,7 +63,10 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks again and again until the first batch is done: a reader keeps to its answer.
         """
         if self._initial is None:
-            self._initial = self._start(self._watch.end(after_removal=0))
+            end = self._watch.end(after_removal=0)
+            with self._database.connect(_NAME) as conn:
+                given.check_queues(conn, self._queues)
+            self._initial = self._start(end)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:

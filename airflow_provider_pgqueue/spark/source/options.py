@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_pgqueue.core.argument import moment_or_text, queue_name
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName, QueueNotFound
+from airflow_provider_pgqueue.core.query import query
+
+if TYPE_CHECKING:
+    import psycopg
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
@@ -73,6 +77,18 @@ def queues(options: Mapping[str, str]) -> list[str]:
         if fix := queue_name(name):
             raise InvalidQueueName(f"option queue names {name[:50]!r}, which no queue can have as its name", fix)
     return found
+
+
+def check_queues(conn: psycopg.Connection[Any], queue_names: Sequence[str]) -> None:
+    """Raise QueueNotFound for a name that no queue has: a misspelt one would otherwise be an empty result."""
+    if not queue_names:
+        return
+    if row := conn.execute(query("unknown_queue"), {"queue_names": list(queue_names)}).fetchone():
+        raise QueueNotFound(
+            f"queue {row[0]!r} does not exist",
+            f"Check its spelling. What a dropped queue has left in the archive comes with option where: "
+            f"queue_name = '{row[0]}'.",
+        )
 
 
 def number(options: Mapping[str, str], name: str, default: int, *, at_most: int = 2**31 - 1) -> int:

@@ -7,7 +7,7 @@ AS $$
     -- Which privileges on anything but functions are meant: for the group roles what grants.sql lists, for others what an admin granted by hand.
     given (kind, thing, privileges, roles) AS (
         VALUES ('SCHEMA', 'messages', '{USAGE}'::text[], (SELECT array_agg(name) FROM groups)),
-               ('TABLE', 'queue_overview', '{SELECT}', '{observer,admin}'), ('TABLE', 'message_overview', '{SELECT}', '{observer,admin}'),
+               ('TABLE', 'queue_overview', '{SELECT}', '{observer,reader,admin}'), ('TABLE', 'message_overview', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'dispatch_overview', '{SELECT}', '{observer,admin}'), ('TABLE', 'archive_overview', '{SELECT}', '{observer,admin}'),
                ('TABLE', 'message', '{SELECT}', '{reader,raw}'), ('TABLE', 'message', '{INSERT,UPDATE,DELETE}', '{raw}'),
                ('TABLE', 'message_archive', '{SELECT}', '{reader,raw}'), ('TABLE', 'message_archive', '{INSERT}', '{raw}'),

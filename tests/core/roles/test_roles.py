@@ -101,7 +101,7 @@ VERBS = {
     "next_ids": ("SELECT messages.next_ids('orders', 10)", "observer admin"),
     "metrics": ("SELECT messages.metrics()", "observer admin"),
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
-    "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
+    "queue_overview": ("SELECT FROM messages.queue_overview", "observer reader pipeline admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
