@@ -55,7 +55,7 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 @click.option(
     "--handler-timeout",
     type=duration,
-    help="How long the function may take for a message before its lease is no longer renewed. "
+    help="How long a call of the function may take before its message is left to its lease. "
     "By default as the queue's policy says.",
 )
 @click.option(

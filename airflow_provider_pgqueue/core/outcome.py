@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from asyncio import CancelledError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -98,6 +99,16 @@ def is_plain(outcome: Outcome | None) -> bool:
     return outcome is None or (isinstance(outcome, Success) and outcome.details is None and outcome.output is None)
 
 
+def concerns_message(error: BaseException) -> bool:
+    """Return whether what a handler raised is a failure of its message, and not the wish to end the process or task.
+
+    asyncio.CancelledError and GeneratorExit are failures: nobody outside of the handler can raise them in it.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(concerns_message, error.exceptions))
+    return isinstance(error, Exception | CancelledError | GeneratorExit)
+
+
 class RejectMessage(Exception):
     """A handler raises this to reject a message as invalid; the text becomes the reason."""
 
@@ -123,6 +134,16 @@ def outcome_of(error: BaseException, rules: ErrorRules | None = None) -> Rejecte
     if isinstance(rule, Retry):
         return replace(rule, details=rule.details or text, failure=rule.failure or failure)
     return Retry(details=text, failure=failure) if rule is None else Failed(text, failure)
+
+
+def unfinished(error: BaseException, rules: ErrorRules | None = None) -> Retry:
+    """Return the outcome of each of several messages in the hands of a handler that raised, as one of them may be why.
+
+    Its failure is unfinished, so that they are handled in smaller batches next time.
+    """
+    outcome = outcome_of(error, rules)
+    retry = outcome if isinstance(outcome, Retry) else Retry(details=type(error).__name__, failure=describe(error))
+    return replace(retry, failure={**(retry.failure or {}), "unfinished": True})
 
 
 def checked(message: Message, outcome: Any) -> Outcome:

@@ -84,8 +84,8 @@ class PgQueueConsumeOperator(WaitingTask):
     :param apply_function: called with each Message; a function, also an `async def` one, or its name as
         `package.module:function`.
     :param apply_function_batch: called with each list of messages instead; returns outcomes by message id (what it
-        leaves out is a success), or one for each message in order, or None if all succeeded. After an exception the
-        whole batch is delivered again.
+        leaves out is a success), or one for each message in order, or None if all succeeded. After an exception it is
+        called again with each tenth of the batch, and then with each message alone.
     :param op_args: further arguments of the function, after the message.
     :param op_kwargs: further arguments of the function, by name.
     :param model: a pydantic model, or its name as `module:Class`, or the path of a `.json` file with a JSON Schema. A
@@ -95,10 +95,10 @@ class PgQueueConsumeOperator(WaitingTask):
     :param max_messages: stop after this many messages.
     :param lease_for: how long a lease lasts without renewal, and so how long the messages of a killed task wait; by
         default that of the queue's policy.
-    :param handler_timeout: how long the function may take for a message, or on average for each message of a batch.
-        After that the lease is no longer renewed, so that another consumer gets the message, and this task continues
-        with the others. With a limit the function runs in a thread of its own. The default is that of the queue's
-        policy.
+    :param handler_timeout: how long a call of the function may take. One for a batch that takes longer is made again in
+        tenths; after one for a message the lease is no longer renewed, so that another consumer gets the message, and
+        this task continues with the others. With a limit the function runs in a thread of its own. The default is that
+        of the queue's policy.
     :param give_up_after: fail with HandlerBroken when the function fails with the same error on each of the first so
         many messages, or on 95 % of the last 10 times as many. What failed has used an attempt, and the rest is given
         back without one. 0 or None never gives up.

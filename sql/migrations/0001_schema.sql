@@ -336,7 +336,7 @@ COMMENT ON COLUMN messages.failed_attempt.leased_at IS 'When it was leased.';
 COMMENT ON COLUMN messages.failed_attempt.failed_at IS 'When it was given back.';
 COMMENT ON COLUMN messages.failed_attempt.handled_by IS 'Who held the lease.';
 COMMENT ON COLUMN messages.failed_attempt.fingerprint IS 'The cause that the message would have died of.';
-COMMENT ON COLUMN messages.failed_attempt.failure IS 'As in the archive: error, message, traceback.';
+COMMENT ON COLUMN messages.failed_attempt.failure IS 'As in the archive: error, message, traceback; unfinished, if its consumer ended, perhaps through another message that it had in hand.';
 
 CREATE TABLE messages.dispatch (
     dispatch_id   bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -15,8 +14,10 @@ from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.held import OPEN
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.portion import in_portions
 from airflow_provider_pgqueue.core.consumer.settler import Settler
 from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
     HandlerBroken,
     InvalidOutcome,
     LeaseLost,
@@ -30,10 +31,12 @@ from airflow_provider_pgqueue.core.outcome import (
     Rejected,
     Retry,
     checked,
+    concerns_message,
     describe,
     outcome_of,
     outcomes_by_id,
     storable,
+    unfinished,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -45,10 +48,14 @@ Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
 
 
-class _Unusable(Exception):
-    """What a batch handler returned, unlike what it raises, says nothing about its messages."""
+class _Stopped(BaseException):
+    """The consumer was told to stop before a call."""
 
-    def __init__(self, reason: InvalidOutcome) -> None:
+
+class _Ended(BaseException):
+    """A call after which no other can follow, for a reason that is not in its messages."""
+
+    def __init__(self, reason: InvalidOutcome | ConnectionFailed) -> None:
         super().__init__()
         self.reason = reason
 
@@ -67,6 +74,7 @@ class Batch(Settler):
     caller: Caller | None
     on_error: ErrorRules | None = None
     _began_all: bool = field(init=False, default=False)
+    _closed: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
     """The connection, unless a transaction of the caller is open on it."""
 
@@ -129,7 +137,7 @@ class Batch(Settler):
         return readable
 
     def _each(self, handle: Handler, messages: list[Message], stop: Callable[[], bool]) -> None:
-        lease, caller = self.lease, self.caller
+        lease = self.lease
         for message in messages:
             # Set first: if the loop is stopped in between, the message must not count as one that nobody began.
             lease.in_hand = {message.id}
@@ -139,19 +147,20 @@ class Batch(Settler):
             if lease.lost and message.id in lease.lost:
                 continue
             try:
-                returned = self._call(handle if caller is None else partial(caller.call, handle), message)
+                returned = self._call(handle, message, [message.id])
             except TimeIsUp as error:
-                self.leave([message.id], error)
-                continue
-            except Exception as error:
-                # Whatever the handler raises concerns this message alone.
-                self._record(message, outcome_of(error, self.on_error))
+                self.leave(message.id, error)
+            except _Ended as error:
+                raise error.reason from None
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
-                # would end on it too.
-                self.gather(message.id, outcome_of(error, self.on_error))
+                outcome = outcome_of(error, self.on_error)
+                if concerns_message(error):
+                    self._record(message, outcome)
+                    continue
+                # An attempt of this message, or the next process would end on it too.
+                self.gather(message.id, outcome)
                 self.judge([message.id])
                 raise
             else:
@@ -159,55 +168,80 @@ class Batch(Settler):
         self._began_all = True
 
     def _all_at_once(self, handle_batch: BatchHandler, messages: list[Message], stop: Callable[[], bool]) -> None:
-        caller = self.caller
-        self.lease.in_hand = {message.id for message in messages}
-        if stop():
-            self.lease.in_hand, self._began_all = set(), False
-            return
-        self._began_all = True
+        lease = self.lease
 
-        def call(given: list[Message]) -> Mapping[int, Outcome | None]:
-            returned = caller.call(handle_batch, given, len(given)) if caller else handle_batch(given)
+        def handle(piece: list[Message]) -> Mapping[int, Outcome | None]:
+            # The handler gets a list of its own, because it may empty it.
+            returned = handle_batch(piece.copy())
             try:
                 # Part of the call: a generator runs now, and a mapping of the handler's own may do anything.
-                return outcomes_by_id(messages, returned)
+                return outcomes_by_id(piece, returned)
             except InvalidOutcome as error:
-                raise _Unusable(error) from error
+                raise _Ended(error) from error
 
-        try:
-            # The handler gets a list of its own, because it may empty it.
-            outcomes = self._call(call, messages.copy())
-        except TimeIsUp as error:
-            self.leave([message.id for message in messages], error)
-        except _Unusable as error:
-            # Nobody knows which message is to blame: none loses an attempt, but others come first next time.
-            for message in messages:
-                self.gather(message.id, Retry(details=str(error.reason), count_attempt=False))
-            raise error.reason from None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            failed = outcome_of(error, self.on_error)
-            for message in messages:
-                self.gather(message.id, failed)
-            self.judge([message.id for message in messages])
-            if not isinstance(error, Exception):
+        def call(piece: list[Message]) -> Mapping[int, Outcome | None]:
+            ids = [message.id for message in piece]
+            lease.in_hand = set(ids)
+            if stop():
+                lease.in_hand = set()
+                raise _Stopped
+            try:
+                outcomes: Mapping[int, Outcome | None] = self._call(handle, piece, ids)
+                return outcomes
+            except BaseException as error:
+                if not concerns_message(error):
+                    self._gather_ended(ids, error)
                 raise
-        else:
-            for message in messages:
-                outcome = outcomes.get(message.id)
-                self.gather(message.id, PLAIN if outcome is None else self._checked(message, outcome))
-            self.judge([message.id for message in messages])
 
-    def _call(self, function: Callable[[Any], Any], given: Any) -> Any:
-        """Return what the handler returns, outside of a transaction of its own; TransactionLeftOpen if it left one."""
         try:
-            returned = function(given)
+            for piece, outcomes, error in in_portions(messages, call):
+                self._gather_all(piece, outcomes or {}, error)
+                self.settle_when_due()
+            self._began_all = True
+        except _Stopped:
+            pass
+        except _Ended as ended:
+            raise ended.reason from None
+
+    def _gather_all(
+        self, piece: list[Message], outcomes: Mapping[int, Outcome | None], error: BaseException | None
+    ) -> None:
+        if isinstance(error, TimeIsUp):
+            self.leave(piece[0].id, error)
+            return
+        for message in piece:
+            outcome = outcomes.get(message.id) if error is None else outcome_of(error, self.on_error)
+            self.gather(message.id, PLAIN if outcome is None else self._checked(message, outcome))
+        self.judge([message.id for message in piece])
+
+    def _gather_ended(self, ids: list[int], error: BaseException) -> None:
+        """Settle the messages of a call that ends the consumer, where nobody knows which of them is to blame."""
+        if isinstance(error, KeyboardInterrupt):
+            return
+        for id_ in ids:
+            if not isinstance(error, _Ended):
+                alone = len(ids) == 1
+                self.gather(id_, outcome_of(error, self.on_error) if alone else unfinished(error, self.on_error))
+            elif isinstance(error.reason, InvalidOutcome):
+                # None loses an attempt, but others come first next time.
+                self.gather(id_, Retry(details=str(error.reason), count_attempt=False))
+        if not isinstance(error, _Ended):
+            self.judge(ids)
+
+    def _call(self, function: Callable[[Any], Any], given: Any, ids: list[int]) -> Any:
+        """Return what the handler returns, outside of a transaction of its own; TransactionLeftOpen if it left one."""
+        caller = self.caller
+        if self._closed:
+            self.lease.in_hand = set()
+            raise _Ended(ConnectionFailed("the connection of the consumer was closed, because a call hangs in it"))
+        try:
+            returned = function(given) if caller is None else caller.call(function, given, ids)
         except TimeIsUp:
             if self._conn is not None and self._conn.pgconn.transaction_status in OPEN:
                 # After a rollback the call would commit the second half of its work.
                 log.warning("a call that hangs has a transaction open on the connection of its consumer: closing it")
                 self._conn.close()
+                self._closed = True
             raise
         except BaseException:
             self._end_transaction()

@@ -14,15 +14,13 @@ from typing import Any, Final
 from airflow_provider_pgqueue.core.consumer.calls import TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
-from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
 
 _Fingerprint = tuple[str, str]
-_FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one message
 _LOOKS_BACK: Final = 10  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
-_MOST_HANGING: Final = 10  # calls that may hang in this process before it stops
+_MOST_HANGING: Final = 10  # messages whose calls may hang in this process before it stops
 _UNKEPT: Final = "outcomes that cannot be kept"
 _LONGEST: Final = 500  # characters that are compared: the time of the search grows with their square
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
@@ -45,10 +43,9 @@ class Breaker:
 
     Nearly all is 95 % of the last messages, 10 times `give_up_after`. Only the first attempt of a message can speak
     against the handler: what fails again may be what is left of messages that are bad. As the failed attempts count, a
-    message can stop one consumer only, so bad messages cannot stop the queue for the good ones. A batch whose handler
-    raised is one call, of which it takes three: so a few bad messages, or the one message of a small queue, stop
-    nothing. What a handler returns without a `failure` is a decision, not a failure. A handler that is `proven`,
-    because it succeeded before, is stopped by nearly all alone.
+    message can stop one consumer only, so bad messages cannot stop the queue for the good ones.
+    What a handler returns without a `failure` is a decision, not a failure. A handler that is `proven`, because it
+    succeeded before, is stopped by nearly all alone.
 
     `handled` and `failed` count all that it was told of, also with a `give_up_after` of 0; what a handler calls failed
     counts here too.
@@ -62,8 +59,6 @@ class Breaker:
         self._first = give_up_after or 0
         self._seen: dict[int, _Fingerprint | None] = {}
         self._numbers: Counter[_Fingerprint] = Counter()
-        self._calls = 0
-        self._last: Mapping[str, Any] | None = None
         self._begins = self._first > 0 and not proven
         self.handled = 0
         self.failed = 0
@@ -84,12 +79,8 @@ class Breaker:
         if failure is None or mark is None:
             self._begins = False
             return
-        self._calls += failure is not self._last
-        self._last = failure
         failed, seen = self._numbers[mark], len(self._seen)
         self._begins = self._begins and failed == seen
-        if self._calls < _FEWEST_CALLS and self._first >= _FEWEST_CALLS:
-            return
         if (self._begins and seen >= self._first) or (
             seen == self._first * _LOOKS_BACK and failed >= seen * _NEARLY_ALL
         ):
@@ -120,20 +111,20 @@ class Breaker:
         self.handled -= 1  # as what its handler returned it was counted before
         self.record(id_, Failed("", failure={"error": _UNKEPT}), attempts=attempts)
 
-    def record_hanging(self, ids: Sequence[int], why: TimeIsUp) -> None:
-        """Count the messages of a call that exceeded its time, and log it; HandlerBroken if too many calls hang."""
-        self.handled += len(ids)
-        self.failed += len(ids)
+    def record_hanging(self, id_: int, why: TimeIsUp) -> None:
+        """Count a message whose call exceeded its time, and log it; HandlerBroken if the calls of too many hang."""
+        self.handled += 1
+        self.failed += 1
         log.warning(
-            "the handler of queue %s exceeded its time of %s on %s: the lease is no longer renewed, and the call "
-            "continues in a thread that nobody waits for",
+            "the handler of queue %s exceeded its time of %s on message %s: the lease is no longer renewed, and the "
+            "call continues in a thread that nobody waits for",
             self._queue_name,
             why.limit,
-            f"message {ids[0]}" if len(ids) == 1 else quantity(len(ids)),
+            id_,
         )
         if why.hanging >= _MOST_HANGING:
             raise HandlerBroken(
-                f"{why.hanging} calls of the handler of queue {self._queue_name!r} hang",
+                f"the calls of the handler of queue {self._queue_name!r} hang on {why.hanging} messages",
                 "Start the process again, which ends them, and give what the handler waits for a time-out.",
             )
 

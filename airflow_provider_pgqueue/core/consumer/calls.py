@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from queue import SimpleQueue
@@ -15,7 +15,10 @@ A = TypeVar("A")
 
 
 class TimeIsUp(Exception):
-    """A call took longer than `limit`; it continues in a thread that nobody waits for, as `hanging` calls now do."""
+    """A call took longer than `limit`; it continues in a thread that nobody waits for.
+
+    `hanging` is the number of messages whose own calls continue like that.
+    """
 
     def __init__(self, limit: timedelta, hanging: int) -> None:
         super().__init__(f"the call took longer than {limit}")
@@ -33,17 +36,17 @@ class Caller:
     def __init__(self, limit: timedelta) -> None:
         self.limit = limit
         self._thread: _Thread | None = None
-        self._left: list[_Thread] = []
+        self._left: list[tuple[_Thread, int]] = []
 
-    def call(self, function: Callable[[A], T], argument: A, times: int = 1) -> T:
-        """Return what the function returns, and raise what it raises; TimeIsUp after so many times the limit."""
+    def call(self, function: Callable[[A], T], argument: A, ids: Sequence[int]) -> T:
+        """Return what the function returns for these messages, and raise what it raises; TimeIsUp after the limit."""
         if self._thread is None:
             self._thread = _Thread()
-        future, limit = self._thread.begin(function, argument), self.limit * times
+        future = self._thread.begin(function, argument)
         try:
-            error = future.exception(limit.total_seconds())
+            error = future.exception(self.limit.total_seconds())
         except TimeoutError:
-            raise TimeIsUp(limit, self._leave(self._thread)) from None
+            raise TimeIsUp(self.limit, self._leave(self._thread, ids)) from None
         if error is not None:
             raise error
         return future.result()
@@ -56,12 +59,13 @@ class Caller:
         if self._thread is not None:
             self._thread.end()
 
-    def _leave(self, thread: _Thread) -> int:
-        """Continue without the thread, and return how many of the threads that were left still run."""
+    def _leave(self, thread: _Thread, ids: Sequence[int]) -> int:
+        """Continue without the thread, and return for how many single messages one that was left still runs."""
         thread.end()
-        self._left = [left for left in self._left if left.is_alive()] + [thread]
         self._thread = None
-        return len(self._left)
+        if len(ids) == 1:
+            self._left.append((thread, ids[0]))
+        return len({id_ for left, id_ in self._left if left.is_alive()})
 
 
 class _Thread(threading.Thread):

@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.portion import Portion
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
@@ -50,12 +51,16 @@ class Consumer:
     A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
     after the back-off of the queue; after its last attempt it is archived as failed, with the traceback. `on_error`
     gives other outcomes to classes of exceptions and their subclasses; the most specific class counts:
-    `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An exception of
-    `handle_batch` concerns the whole batch. If an outcome cannot be kept, for example because its output has more than
-    64 kB, that message alone is archived as failed.
+    `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. If an outcome cannot be
+    kept, for example because its output has more than 64 kB, that message alone is archived as failed.
+
+    One message takes no other along. If `handle_batch` raises, or exceeds its time, it is called again with each tenth
+    of the batch, and then with each message alone. What comes again after a lease that ended without a result, for
+    example because a message killed the process, is handled with at most a tenth of a batch, then a hundredth, and
+    alone at its last attempt.
 
     If something ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or
-    TaskDeferred, the attempt of the current message counts, so that a message that kills its consumer is not delivered
+    TaskDeferred, the attempt of the current messages counts, so that a message that kills its consumer is not delivered
     forever; the others go back without an attempt. `on_error` may say otherwise:
     `{AirflowTaskTimeout: Retry(count_attempt=False)}`. After KeyboardInterrupt no attempt counts.
 
@@ -70,11 +75,11 @@ class Consumer:
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy.
 
-    With a `handler_timeout` the handler runs in a thread of its own. If it takes longer for a message, or on average
-    longer for each message of its batch, the lease is no longer renewed: when it ends, the message is delivered again,
-    or archived as `lock_expired` after its last attempt. Python cannot end the call, so it continues in its thread, and
-    what it returns is dropped; the consumer handles the other messages in a new thread. When ten calls hang, `drain`
-    gives the rest back and raises HandlerBroken.
+    With a `handler_timeout` the handler runs in a thread of its own. If a call for one message takes longer, the lease
+    is no longer renewed: when it ends, the message is delivered again, or archived as `lock_expired` after its last
+    attempt. Python cannot end the call, so it continues in its thread, and what it returns is dropped; the consumer
+    handles the other messages in a new thread. When calls hang on ten messages, `drain` gives the rest back and raises
+    HandlerBroken.
 
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
     `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
@@ -154,6 +159,7 @@ class Loop:
             handler_timeout=consumer.handler_timeout,
             handled_by=consumer.handled_by,
         )
+        self._portion = Portion(consumer.batch_size)
         self._stack = ExitStack()
         self._renewal = self._stack.enter_context(closing(Renewal()))
         self._caller: Caller | None = None
@@ -187,17 +193,19 @@ class Loop:
 
     def _handle_batches(self, left: float, stop: Callable[[], bool]) -> None:
         """Lease and handle batches until none is ready, `left` messages were leased, or `stop` returns True."""
-        intake, batch_size = self._intake, self._consumer.batch_size
+        intake, portion = self._intake, self._portion
         messages: list[Message] | None = None
         while True:
             if messages is None and left > 0 and not stop():
-                messages = intake.lease(int(min(batch_size, left)))
+                messages = intake.lease(int(min(portion.size, left)))
             if not messages:
                 return
+            attempts = {message.id: message.attempts for message in messages}
+            del messages[portion.fit(intake.conn, messages[0].lock_token, attempts, messages[0].max_attempts) :]
             left -= len(messages)
             batch = self._batch(messages)
             intake.held = messages[0].lock_token
-            messages = batch.work(intake, room=int(min(batch_size, left)), stop=stop)
+            messages = batch.work(intake, room=int(min(portion.size, left)), stop=stop)
             self._on_batch(self.counts)
             self._say()
 

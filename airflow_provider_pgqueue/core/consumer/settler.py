@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,11 +46,11 @@ class Settler:
         for id_ in ids:
             self.breaker.record(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
 
-    def leave(self, ids: Sequence[int], why: TimeIsUp) -> None:
-        """Stop renewing the messages of a call that hangs."""
-        self.lease.expire(ids)
-        self.counts["timed_out"] += len(ids)
-        self.breaker.record_hanging(ids, why)
+    def leave(self, id_: int, why: TimeIsUp) -> None:
+        """Stop renewing the message of a call that hangs."""
+        self.lease.expire([id_])
+        self.counts["timed_out"] += 1
+        self.breaker.record_hanging(id_, why)
 
     def settle_when_due(self) -> None:
         """Settle what is gathered if that was last done a second ago."""

@@ -58,6 +58,7 @@ from airflow_provider_pgqueue.core.verbs.history import (
     queue_sparklines as queue_sparklines,
 )
 from airflow_provider_pgqueue.core.verbs.lease import (
+    abandoned as abandoned,
     archive as archive,
     cancel as cancel,
     consume as consume,

@@ -29,6 +29,14 @@ def lease(
     return Statement("lease", locals(), messages_of(Message), durable=False)
 
 
+def abandoned(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
+    """Return the ids of leased messages whose attempt before ended without a result: their lease or consumer ended.
+
+    One of them may be the reason.
+    """
+    return Statement("abandoned", locals(), column)
+
+
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases to `lease_for` from now. LeaseLost has the ids of those that were lost; the others are extended."""
     return Statement("extend", locals(), unless_lost(ids), durable=False)

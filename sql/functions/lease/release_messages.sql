@@ -6,6 +6,7 @@ DECLARE
     held  record;
     ended bigint;
     done  bigint := 0;
+    why   text   := CASE WHEN release_messages.ids IS NULL THEN 'its consumer ended without a result' ELSE 'its lease was ended by hand' END;
 BEGIN
     PERFORM messages.check_queue(release_messages.queue_name, 'consume');
     PERFORM messages.check_number('the number of ids', cardinality(release_messages.ids), 0, 10000);
@@ -25,8 +26,8 @@ BEGIN
              ORDER BY m.id FOR UPDATE)
         SELECT t.lock_token, array_agg(t.id) AS ids FROM theirs t GROUP BY t.lock_token ORDER BY min(t.id)
     LOOP
-        RETURN QUERY SELECT messages.release(held.lock_token, held.ids, details =>
-            CASE WHEN release_messages.ids IS NULL THEN 'its consumer ended without a result' ELSE 'its lease was ended by hand' END);
+        RETURN QUERY SELECT messages.release(held.lock_token, held.ids, details => why,
+                                             failure => jsonb_build_object('message', why, 'unfinished', true));
         GET DIAGNOSTICS ended = ROW_COUNT;
         done := done + ended;
     END LOOP;

@@ -49,6 +49,7 @@ VERBS = {
     "drop_stage": ("SELECT messages.drop_stage('job')", "publisher admin"),
     "route_topic": ("SELECT messages.route_topic('shop.order')", "publisher admin"),
     "lease": ("SELECT messages.lease('orders')", "consumer admin"),
+    "abandoned": (f"SELECT messages.abandoned({TOKEN})", "consumer admin"),
     "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
     "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
     "act_for": ("SELECT messages.act_for('ann')", "publisher consumer admin"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +21,8 @@ from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
-from airflow_provider_pgqueue.core.consumer.held import Held, Outcomes
+from airflow_provider_pgqueue.core.consumer.held import Held
+from airflow_provider_pgqueue.core.consumer.portion import Portion, in_portions
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.consumer.settler import Settler
 from airflow_provider_pgqueue.core.errors import (
@@ -34,8 +35,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, describe, outcome_of
-from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, outcome_of, unfinished
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.connection import Database, has_no_room
 from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
@@ -57,6 +57,7 @@ _MESSAGES: Final = pa.schema(
         ("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+_ATTEMPTS: Final = _MESSAGES.get_field_index("attempts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,7 @@ class Consuming:
         self._counts = counts
         self._function = load_function(share.function)
         self._lease_for = share.lease_for or policy.lease_for
+        self._portion = Portion(share.batch_size)
         self._caller = None if limit is None else stack.enter_context(Caller(limit))
         self._renewal = stack.enter_context(closing(Renewal()))
         self._breaker = Breaker(share.queue, share.give_up_after, proven=share.proven)
@@ -172,7 +174,7 @@ class Consuming:
     def drain(self, most: int | None) -> None:
         """Handle batches until nothing is ready, `most` were taken in all, or the driver asks to stop."""
         while not self._share.is_stopped(self._conn):
-            size = self._share.batch_size
+            size = self._portion.size
             if most is not None and (size := min(size, most - self._counts.total())) == 0:
                 break
             lease = self._lease(size)
@@ -194,20 +196,25 @@ class Consuming:
         }
         fix = partial(refused, verb="lease", queue_name=self._share.queue)
         rows = fetch(self._conn, tuple_row, query("lease_rows"), given, fix=fix)
-        return TableLease(self._conn, rows, lease_for=self._lease_for, handled_by=self._handled_by) if rows else None
+        if not rows:
+            return None
+        *_, max_attempts, lock_token = rows[0]
+        attempts = {row[0]: row[_ATTEMPTS] for row in rows}
+        del rows[self._portion.fit(self._conn, lock_token, attempts, max_attempts) :]
+        return TableLease(self._conn, rows, lease_for=self._lease_for, handled_by=self._handled_by)
 
     def _handle(self, lease: TableLease) -> None:
         """Call the function, and settle the outcomes of each second together, and the rest at the end."""
         settler = Settler(lease=lease, breaker=self._breaker, counts=self._counts)
         try:
-            for piece, outcomes in self._pieces(lease.table):
-                self._gather(settler, piece, outcomes)
+            for piece, returned, error in in_portions(lease.table, self._call):
+                self._gather(settler, piece, returned, error)
                 settler.settle_when_due()
             settler.settle()
         except BaseException as error:
             if not isinstance(error, Exception | KeyboardInterrupt):
                 # The function ends the process: the attempt counts, or the next process would end on that message too.
-                retry = Retry(None, type(error).__name__, failure=describe(error))
+                retry = unfinished(error)
                 for id_ in lease.held_ids - lease.handled.keys():
                     settler.gather(id_, retry)
             # An error of a call counts as an attempt, or a message that causes one would be delivered forever.
@@ -215,40 +222,19 @@ class Consuming:
             settler.wind_up(error, begun=() if own_mistake else lease.held_ids)
             raise
 
-    def _pieces(self, table: pa.Table) -> Iterator[tuple[pa.Table, Outcomes | Exception]]:
-        """Give the batch in one piece or several, each with its outcomes; what it raises stands alone with its message.
-
-        A function that raises is called again with each half of the batch, until the message that it raises on stands
-        alone: its neighbours are not touched by it. So the function sees the neighbours again, about log2 of the batch
-        times for one bad message. A piece on which its time is up comes with TimeIsUp, whole. InvalidArgument if the
-        function returns something unusable.
-        """
-        waiting = [table]
-        while waiting:
-            piece = waiting.pop()
-            try:
-                returned = self._call(piece)
-            except Exception as error:
-                if len(piece) == 1 or isinstance(error, TimeIsUp):
-                    yield piece, error
-                    continue
-                middle = len(piece) // 2
-                log.debug("the function raised %s on %s: halving them", type(error).__name__, quantity(len(piece)))
-                waiting += [piece.slice(middle), piece.slice(0, middle)]
-            else:
-                yield piece, outcomes_of(returned, piece["id"].to_pylist())
-
     def _call(self, table: pa.Table) -> Any:
-        return self._caller.call(self._function, table, len(table)) if self._caller else self._function(table)
+        caller = self._caller
+        return caller.call(self._function, table, table["id"].to_pylist()) if caller else self._function(table)
 
-    def _gather(self, settler: Settler, piece: pa.Table, outcomes: Outcomes | Exception) -> None:
+    def _gather(self, settler: Settler, piece: pa.Table, returned: Any, error: BaseException | None) -> None:
         ids: list[int] = piece["id"].to_pylist()
-        if isinstance(outcomes, TimeIsUp):
-            settler.leave(ids, outcomes)
-        elif isinstance(outcomes, Exception):
-            settler.gather(ids[0], outcome_of(outcomes))
+        if isinstance(error, TimeIsUp):
+            settler.leave(ids[0], error)
+        elif error is not None:
+            settler.gather(ids[0], outcome_of(error))
             settler.judge(ids)
         else:
+            outcomes = outcomes_of(returned, ids)
             for id_, outcome in outcomes.items():
                 settler.gather(id_, outcome or PLAIN)
             self._breaker.record_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
@@ -261,7 +247,7 @@ class TableLease(Held):
         self, conn: psycopg.Connection[Any], rows: list[tuple[Any, ...]], *, lease_for: timedelta, handled_by: str
     ) -> None:
         *self._columns, (most, *_), (token, *_) = zip(*rows, strict=True)
-        ids, attempts = self._columns[0], self._columns[_MESSAGES.get_field_index("attempts")]
+        ids, attempts = self._columns[0], self._columns[_ATTEMPTS]
         super().__init__(
             conn,
             token,

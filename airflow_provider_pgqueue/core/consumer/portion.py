@@ -1,0 +1,96 @@
+"""How many messages are handled together, so that one that ends its process, raises or hangs takes no others along."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol, Self, TypeVar
+from uuid import UUID
+
+import psycopg
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import LeaseLost
+from airflow_provider_pgqueue.core.outcome import concerns_message
+from airflow_provider_pgqueue.core.quantity import quantity
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_PARTS: Final = 10
+
+
+class Portion:
+    """How many messages to lease next, at most `batch_size`.
+
+    A message that comes again after a lease that ended without a result may have ended its consumer, as may each of
+    those that were leased with it. It is handled in a tenth of a batch, the next time in a hundredth, and alone at its
+    last attempt.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self._most = batch_size
+        self.size = batch_size
+
+    def fit(
+        self, conn: psycopg.Connection[Any], lock_token: UUID | None, attempts: Mapping[int, int], max_attempts: int
+    ) -> int:
+        """Return how many of these messages, from the first on, to handle; the others go back without an attempt."""
+        ids = list(attempts)
+        again = [id_ for id_ in ids if attempts[id_] > 1]
+        abandoned = run(conn, verbs.abandoned(lock_token, again)) if again and lock_token else []
+        if not abandoned or not lock_token:
+            self.size = min(self._most, _PARTS * self.size)
+            return len(ids)
+        fits, most = 0, len(ids)
+        for fits, id_ in enumerate(ids):
+            if id_ in abandoned:
+                last = attempts[id_] >= max_attempts
+                most = min(most, 1 if last else -(-self._most // _PARTS ** (attempts[id_] - 1)))
+            if fits >= most:
+                break
+        else:
+            fits = len(ids)
+        self.size = fits
+        if others := ids[fits:]:
+            log.info("the lease of %s ended without a result before: %s first", quantity(len(abandoned)), fits)
+            with suppress(LeaseLost):
+                run(conn, verbs.release(lock_token, others, count_attempt=False))
+        return fits
+
+
+class Sliced(Protocol):
+    """A batch, such as a list of messages or a table."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: slice, /) -> Self: ...
+
+
+_Batch = TypeVar("_Batch", bound=Sliced)
+
+
+def in_portions(batch: _Batch, call: Callable[[_Batch], T]) -> Iterator[tuple[_Batch, T | None, BaseException | None]]:
+    """Give a batch in one piece or several, each with what the call returns; or one message, with what it raises.
+
+    If the call raises, or exceeds its time, the same messages are handled again in tenths, and then each alone. So the
+    call may see the neighbours of a bad message again, once for each power of ten in the size of the batch.
+    """
+    waiting = [batch]
+    while waiting:
+        piece = waiting.pop()
+        try:
+            returned = call(piece)
+        except BaseException as error:
+            if not concerns_message(error):
+                raise
+            if len(piece) == 1:
+                yield piece, None, error
+                continue
+            size = -(-len(piece) // _PARTS)
+            why = type(error).__name__
+            log.info("%s in a call for %s: handling them in smaller batches", why, quantity(len(piece)))
+            waiting += [piece[place : place + size] for place in range(0, len(piece), size)][::-1]
+        else:
+            yield piece, returned, None

@@ -1,0 +1,162 @@
+"""One bad message takes no other along, however it ends its consumer: each neighbour succeeds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import Consumer, Message, Retry, run, verbs
+from tests.waiting import until_leases_expire
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+BAD = 15
+PROGRAM = """
+import asyncio, os, signal, sys
+from airflow_provider_pgqueue.core import Consumer, Worker
+
+def handle(message):
+    if message.body == {bad}:
+        {end}
+
+def handle_batch(messages):
+    for message in messages:
+        handle(message)
+
+consumer = Consumer(queue_name="orders", {name}={name}, lease_for=1)
+print(Worker(conninfo={dsn!r}, consumer=consumer).run(until_empty=True))
+"""
+ENDS = ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "sys.exit(3)"]
+
+
+def results(conn: Connection) -> dict[int, str]:
+    return dict(conn.execute("SELECT message::int, result::text FROM messages.message_archive").fetchall())
+
+
+def ended(count: int, bad: str) -> dict[int, str]:
+    return {body: bad if body == BAD else "success" for body in range(count)}
+
+
+def left(conn: Connection) -> int:
+    return conn.execute("SELECT FROM messages.message").rowcount
+
+
+@pytest.mark.parametrize("name", ["handle", "handle_batch"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_message_that_ends_its_process_dies_alone(
+    dsn: str, conn: Connection, queue: Queue, end: str, name: str
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=4, backoff_first="0"), list(range(120))))
+    program = PROGRAM.format(bad=BAD, end=end, name=name, dsn=dsn)
+    deaths = 0
+    while left(conn):
+        deaths += not subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).stdout
+        until_leases_expire(conn)
+        run(conn, verbs.upkeep())
+    assert results(conn) == ended(120, "failed" if "sys" in end else "lock_expired")
+    assert deaths == 4
+    attempts = "SELECT attempts, count(*) FROM messages.message_archive GROUP BY 1"
+    # The first attempt of a batch, the second of a tenth of it; alone by then, no neighbour has a fourth.
+    numbers = dict(conn.execute(attempts).fetchall())
+    assert numbers[4] == 1
+    assert numbers.get(3, 0) < 10
+
+
+@pytest.mark.parametrize("error", [ValueError, MemoryError])
+def test_a_message_on_which_a_batch_raises_dies_alone(conn: Connection, queue: Queue, error: type[Exception]) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=3, backoff_first="0"), list(range(100))))
+    seen: list[int] = []
+
+    def handle(messages: list[Message]) -> None:
+        seen.extend(message.body for message in messages)
+        if any(message.body == BAD for message in messages):
+            raise error
+
+    counts = Consumer(queue_name="orders", handle_batch=handle).drain(conn)
+    assert counts == {"success": 99, "retried": 2, "failed": 1}
+    assert results(conn) == ended(100, "failed")
+    # In the batch, and in a tenth of it; those of its own tenth once more.
+    assert sorted(seen.count(body) for body in range(100)) == [*[2] * 90, *[3] * 9, 5]
+
+
+@pytest.mark.parametrize("name", ["handle", "handle_batch"])
+def test_a_message_that_hangs_dies_alone(conn: Connection, queue: Queue, name: str) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=3), list(range(20))))
+    ended_ = threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.body == BAD:
+            ended_.wait(60)
+
+    handlers: dict[str, Any] = {"handle": handle, "handle_batch": lambda messages: list(map(handle, messages))}
+    consumer = Consumer(queue_name="orders", lease_for=1, handler_timeout=0.3, **{name: handlers[name]})
+    for attempt in range(3):
+        assert consumer.drain(conn) == ({"timed_out": 1} if attempt else {"success": 19, "timed_out": 1})
+        until_leases_expire(conn)
+    run(conn, verbs.upkeep())
+    ended_.set()
+    assert results(conn) == ended(20, "lock_expired")
+
+
+def abandon(conn: Connection, number: int) -> None:
+    """Let a lease of so many messages end."""
+    assert len(run(conn, verbs.lease("orders", max_messages=number, lease_for=timedelta(milliseconds=1)))) == number
+    until_leases_expire(conn)
+    run(conn, verbs.upkeep())
+
+
+def batches(conn: Connection) -> list[list[int]]:
+    """Handle what is ready, and return the bodies of each call."""
+    found: list[list[int]] = []
+
+    def handle(messages: list[Message]) -> None:
+        found.append([message.body for message in messages])
+
+    Consumer(queue_name="orders", handle_batch=handle).drain(conn)
+    return found
+
+
+def sizes(conn: Connection) -> list[int]:
+    return list(map(len, batches(conn)))
+
+
+def test_what_comes_again_without_a_result_is_handled_in_tenths_and_in_order(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(150))))
+    abandon(conn, 25)
+    found = batches(conn)
+    assert list(map(len, found)) == [10, 10, 10, 10, 100, 10]
+    assert [body for batch in found for body in batch] == list(range(150))
+    rows = conn.execute("SELECT attempts, count(*) FROM messages.message_archive GROUP BY 1 ORDER BY 1").fetchall()
+    assert rows == [(1, 125), (2, 25)]
+
+
+def test_what_is_abandoned_at_its_last_attempt_but_one_is_handled_alone(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=2), list(range(3))))
+    abandon(conn, 2)
+    assert sizes(conn) == [1, 1, 1]
+
+
+def test_what_was_ended_by_hand_or_for_a_holder_that_is_gone_comes_in_tenths(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(30))))
+    run(conn, verbs.lease("orders", max_messages=30, locked_by="gone/1"))
+    run(conn, verbs.release_messages("orders", holder="gone"))
+    assert sizes(conn) == [10, 10, 10]
+
+
+def test_what_comes_again_after_an_outcome_is_handled_with_all_others(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", backoff_first="0"), list(range(40))))
+    found: list[int] = []
+
+    def handle(messages: list[Message]) -> Any:
+        found.append(len(messages))
+        return [Retry(timedelta(0), "later") if message.attempts == 1 else None for message in messages]
+
+    assert Consumer(queue_name="orders", handle_batch=handle).drain(conn) == {"retried": 40, "success": 40}
+    assert found == [40, 40]
