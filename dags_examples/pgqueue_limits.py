@@ -1,6 +1,6 @@
-"""Calls an API that allows sixty calls a minute, twenty for each customer, and three of these at a time.
+"""Calls an API that allows sixty calls a minute, and three of each customer at a time.
 
-The queue keeps all three limits, whoever consumes. A run waits, without a worker slot, until a message waits and a call
+The queue keeps both limits, whoever consumes. A run waits, without a worker slot, until a message waits and a call
 is allowed; then it makes as many calls as are allowed, at most ten at once.
 """
 
@@ -37,7 +37,6 @@ with DAG(
                 "calls",
                 max_leased_per_group=3,
                 rate_limit=51,  # and the burst: at most 51 + 10 - 1 in any minute
-                rate_limit_per_group=11,  # at most 11 + 10 - 1 for one customer
                 rate_period=timedelta(minutes=1),
                 rate_burst=10,
                 on_dead_head="skip",

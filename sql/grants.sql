@@ -34,7 +34,7 @@ DECLARE
         ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes lease_again leases_left token_bucket rate_left spend_rate oldest_leases after_archive'],
         ['internal', 'look come_back used_lanes make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
-        ['internal', 'check_dead_lease group_buckets spend_group_rates group_heads next_of_groups free_group_heads'],
+        ['internal', 'check_dead_lease group_heads next_of_groups free_group_heads'],
         ['internal', 'check_queue check_queue_name raise_unknown_queue delete_queue planned_messages'],
         ['internal', 'find_role reads_all_bodies extra_grants keep_private check_access delete_expired_records record_upkeep_step'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],

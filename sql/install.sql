@@ -118,8 +118,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/check_dead_lease.sql
 
 -- Groups: one message at a time, in order
-\ir functions/groups/group_buckets.sql
-\ir functions/groups/spend_group_rates.sql
 \ir functions/groups/group_heads.sql
 \ir functions/groups/next_of_groups.sql
 \ir functions/groups/free_group_heads.sql

@@ -179,6 +179,25 @@ def test_the_program_of_the_python_reference_packs_its_orders(
     assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (3,)
 
 
+def test_the_loop_of_the_page_about_limits_keeps_the_rate_of_each_key(
+    conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, variable in {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}.items():
+        monkeypatch.setenv(variable, str(conninfo_to_dict(dsn)[name]))
+    page = "docs/how-to/limits-by-key.md"
+    (create,) = (code for code in of_page(page, "sql", "runnable") if "unnest" in code)
+    conn.execute(create.encode())
+    conn.execute("SELECT messages.publish('calls_7', '{\"invoice\": 3}') FROM generate_series(1, 20)")
+    conn.execute(
+        "SELECT messages.alter_queue('calls_' || key, rate_period => '1 hour') FROM unnest('{7,8}'::int[]) key"
+    )
+    (loop,) = of_page(page, "py", "a rate for each key")
+    for calls in (11, 0):  # ten of customer 7, which is a burst, and one of customer 8
+        exec(compile(loop, "program.py", "exec"), {"__name__": "__main__"})
+        assert len(capsys.readouterr().out.splitlines()) == calls
+    assert conn.execute("SELECT queue_name, count(*) FROM messages.message GROUP BY 1").fetchall() == [("calls_7", 11)]
+
+
 def test_the_handler_of_the_page_about_long_work_books_once(
     conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

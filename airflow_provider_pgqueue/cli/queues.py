@@ -37,7 +37,6 @@ _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--max-leased": (int, "no limit"),
     "--max-leased-per-group": (int, "1"),
     "--rate-limit": (int, "no limit"),
-    "--rate-limit-per-group": (int, "no limit"),
     "--rate-period": (duration, "1s"),
     "--rate-burst": (int, "1"),
     "--handler-timeout": (duration, "no limit"),

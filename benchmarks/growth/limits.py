@@ -19,7 +19,6 @@ _LIMITS: Final = {
     "rate_limit": "rate_limit => 1000000, rate_burst => 10000",
     "max_leased": "max_leased => 1000000",
     "max_leased_per_group": "max_leased_per_group => 10000",
-    "rate_limit_per_group": "max_leased_per_group => 10000, rate_limit_per_group => 1000000, rate_burst => 10000",
 }
 
 
@@ -39,7 +38,6 @@ def limits(bench: Bench) -> list[Line]:
         Row("lease-archive-10 under a rate_limit", "no limit", of("rate_limit"), of("none"), target=0.5),
         Row("lease-archive-10 under a max_leased", "no limit", of("max_leased"), of("none")),
         Row("lease-archive-10 of groups of many", "groups of one", of("max_leased_per_group"), of("none_grouped")),
-        Row("lease-archive-10 with rates", "groups of many", of("rate_limit_per_group"), of("max_leased_per_group")),
     ]
 
 

@@ -17,7 +17,6 @@ CREATE TABLE messages.queue (
     max_leased       integer     CHECK (max_leased >= 1),
     max_leased_per_group integer NOT NULL DEFAULT 1 CHECK (max_leased_per_group >= 1),
     rate_limit       integer     CHECK (rate_limit >= 1),
-    rate_limit_per_group integer CHECK (rate_limit_per_group >= 1),
     rate_period      interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + rate_period > '2001-02-01'),
     rate_burst       integer     NOT NULL DEFAULT 1 CHECK (rate_burst BETWEEN 1 AND 10000),
     rate_mark        regclass,
@@ -42,8 +41,7 @@ COMMENT ON COLUMN messages.queue.fair_by IS 'What the keys are that take turns, 
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
 COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at the same time. Only 1 keeps their order.';
 COMMENT ON COLUMN messages.queue.rate_limit IS 'How many messages may be leased in a rate_period, evenly spread; each delivery counts. NULL for any number.';
-COMMENT ON COLUMN messages.queue.rate_limit_per_group IS 'How many messages of one group may be leased in a rate_period, evenly spread; each delivery counts. NULL for any number.';
-COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit and rate_limit_per_group.';
+COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
 COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages, of the queue and of a group, may be leased at once after a pause; the next have to wait for their time.';
 COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
@@ -160,28 +158,12 @@ CREATE TABLE messages.timer (
 );
 CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
 ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- no two rows have to differ
-COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, for messages that expire, and for a group whose rate allows the next message later.';
+COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, and for messages that expire.';
 COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.timer.at IS 'The time: the end of the lease or delay, or the expires_at of the messages.';
-COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, a delay, an expires_at, or a group.';
+COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, a delay, or an expires_at.';
 COMMENT ON COLUMN messages.timer.ids IS 'The messages.';
 
-CREATE TABLE messages.group_rate (
-    queue_name text        NOT NULL,
-    group_key  text        NOT NULL,
-    spent      timestamptz NOT NULL,
-    wakes_at   timestamptz,
-    PRIMARY KEY (queue_name, group_key)
-) WITH (
-    fillfactor = 50,
-    autovacuum_vacuum_scale_factor = 0.1,
-    autovacuum_vacuum_threshold = 10000
-);
-COMMENT ON TABLE messages.group_rate IS 'What groups have used of a rate_limit_per_group; whoever holds the advisory lock of the group changes it.';
-COMMENT ON COLUMN messages.group_rate.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.group_rate.group_key IS 'The group.';
-COMMENT ON COLUMN messages.group_rate.spent IS 'The time up to which the leases that have begun use up the rate.';
-COMMENT ON COLUMN messages.group_rate.wakes_at IS 'When a timer makes the next message of the group ready; NULL if none waited for that.';
 
 -- The archive is also a log: ids and times are drawn before the commit, so only the transaction tells what a reader has
 -- seen. docs/decisions/0008-the-archive-as-a-log.md

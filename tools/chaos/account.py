@@ -162,11 +162,10 @@ def _effects(result: Account, rows: Iterable[Row], effects: Counter[str]) -> Non
     result.figures["effects"] = effects.total()
 
 
-def _limits(result: Account, of_a_group: int, in_a_second: int, beyond: int) -> None:
+def _limits(result: Account, of_a_group: int, in_a_second: int) -> None:
     result.figures |= {"most leased of a group at once": of_a_group, "most leased in a second": in_a_second}
     result.wrong["beyond max_leased_per_group"] = [str(of_a_group)] if of_a_group > PER_GROUP else []
     result.wrong["beyond rate_limit"] = [str(in_a_second)] if in_a_second > IN_ANY_SECOND else []
-    result.wrong["beyond rate_limit_per_group"] = [str(beyond)] if beyond > 0 else []
 
 
 def _out_of_order(rows: Iterable[Row], unsure: set[str]) -> Iterable[str]:

@@ -9,12 +9,11 @@ import psycopg
 LIMITED: Final = "a_limited"
 PER_GROUP: Final = 3
 RATE: Final = 15  # in a second
-RATE_PER_GROUP: Final = 6
 BURST: Final = 10
 IN_ANY_SECOND: Final = RATE + BURST - 1
 POLICY: Final = (
     f"fair_by => 'group', on_dead_head => 'skip', max_leased_per_group => {PER_GROUP},"
-    f" rate_limit => {RATE}, rate_limit_per_group => {RATE_PER_GROUP}, rate_burst => {BURST}"
+    f" rate_limit => {RATE}, rate_burst => {BURST}"
 )
 # A trigger writes it in the transactions in which leases begin and end. Whoever judges a group sees the end of a lease
 # after its transaction, and begins its own lease after that: so the times of the log overlap only where leases do.
@@ -47,20 +46,9 @@ SELECT coalesce(max(leased), 0) FROM (
     SELECT count(*) OVER (ORDER BY leased_at RANGE BETWEEN interval '0.999999 s' PRECEDING AND CURRENT ROW) AS leased
       FROM public.lease_log) counted
 """
-# The token of a group was taken after leased_at and before the trigger: so all of the time of the log judges.
-OF_A_GROUP_BEYOND: Final = """
-SELECT coalesce(max(beyond), 0) FROM (
-    SELECT count(*) - %(burst)s - floor(%(rate)s * extract(epoch FROM max(began) - min(leased_at))) AS beyond
-      FROM public.lease_log WHERE group_key IS NOT NULL GROUP BY group_key) counted
-"""
 
 
-def most_leased(conn: psycopg.Connection[Any]) -> tuple[int, int, int]:
-    """Return how many messages of one group were leased at the same time at most, and how many in any second.
-
-    The third number is above 0 if more of a group were leased in all of the time than its rate allows.
-    """
-    query = f"SELECT ({OF_A_GROUP}), ({IN_A_SECOND}), ({OF_A_GROUP_BEYOND})".encode()
-    (row,) = conn.execute(query, {"burst": BURST, "rate": RATE_PER_GROUP}).fetchall()
-    of_a_group, in_a_second, beyond = map(int, row)
-    return of_a_group, in_a_second, beyond
+def most_leased(conn: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return how many messages of one group were leased at the same time at most, and how many in any second."""
+    ((of_a_group, in_a_second),) = conn.execute(f"SELECT ({OF_A_GROUP}), ({IN_A_SECOND})".encode()).fetchall()
+    return int(of_a_group), int(in_a_second)

@@ -29,11 +29,10 @@ class Policy(TypedDict, total=False):
     - `max_leased`: the most messages leased at the same time.
     - `max_leased_per_group`: the most messages of one group leased at the same time; only 1 keeps their order.
     - `rate_limit`, `rate_period`: how many messages may be leased in a period, evenly spread; each delivery counts.
-    - `rate_limit_per_group`: the same for the messages of each group.
-    - `rate_burst`: how many messages, of the queue and of a group, may be leased at once after a pause.
+    - `rate_burst`: how many messages may be leased at once after a pause.
     - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
 
-    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit`, `rate_limit_per_group` and
+    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `rate_limit` and
     `handler_timeout`, and an empty text removes `fair_by`.
     """
 
@@ -51,7 +50,6 @@ class Policy(TypedDict, total=False):
     max_leased: int | None
     max_leased_per_group: int | None
     rate_limit: int | None
-    rate_limit_per_group: int | None
     rate_period: Duration | None
     rate_burst: int | None
     handler_timeout: Duration | None

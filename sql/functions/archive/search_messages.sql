@@ -63,9 +63,7 @@ BEGIN
                                             WHEN m.visible_at > $1 THEN 'delayed' ELSE 'ready' END,
                    CASE WHEN m.lock_expires_at > $1 THEN m.leased_at WHEN m.visible_at > $1 THEN m.created_at ELSE m.visible_at END AS at,
                    CASE WHEN m.lock_expires_at > $1 THEN m.lock_expires_at
-                        WHEN m.visible_at = 'infinity' THEN (SELECT r.wakes_at FROM messages.group_rate r
-                                                              WHERE r.queue_name = m.queue_name AND r.group_key = m.group_key AND r.wakes_at > $1)
-                        WHEN m.visible_at > $1 THEN m.visible_at END,
+                        WHEN m.visible_at > $1 THEN nullif(m.visible_at, 'infinity') END,
                    m.created_at, m.attempts::integer, m.locked_by, m.reference, m.topic, NULL,
                    CASE WHEN $9 OR m.queue_name = ANY ($10) THEN ltrim(m.last_error)
                         ELSE substring(m.last_error FROM '^[[:alpha:]_][[:alnum:]_.:$]*(?=: |$)') END, NULL, least(m.visible_at, '9999-12-31') AS place
@@ -136,4 +134,4 @@ BEGIN
             search_messages.until, search_messages.max_messages, reach.bodies, reach.body_queues, search_messages.message_id, search_messages.after_id;
 END $$;
 COMMENT ON FUNCTION messages.search_messages(text, text, text, text, timestamptz, timestamptz, integer, bigint, bigint, timestamptz) IS
-    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (without a remedy) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay, or when the rate of its group allows the next message. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it looks at the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.';
+    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (without a remedy) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it looks at the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.';

@@ -32,4 +32,4 @@ BEGIN
       WHERE free.keys IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION messages.free_group_heads(text) IS
-    'Makes the next message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it, a dead one blocks it, or a rate_limit_per_group allows none: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';
+    'Makes the next message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it: the message before it was finished while another session put it behind. Where max_leased_per_group is above 1, makes as many ready as there is room for.';

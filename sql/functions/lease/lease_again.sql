@@ -45,7 +45,7 @@ BEGIN
              LIMIT look_at) m;
         again := ready > 0;
         IF grouped IS NOT NULL AND (limited OR tries > 1) THEN
-            heads := messages.group_heads(lease_again.queue_name, grouped, spend => false);
+            heads := messages.group_heads(lease_again.queue_name, grouped);
             ready := ready - (SELECT count(*) FROM unnest(grouped) AS one (tid) WHERE (one.tid = ANY (heads)) IS NOT TRUE);
         END IF;
     END IF;

@@ -14,7 +14,6 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     max_leased      integer  DEFAULT NULL,
     max_leased_per_group integer DEFAULT NULL,
     rate_limit      integer  DEFAULT NULL,
-    rate_limit_per_group integer DEFAULT NULL,
     rate_period     interval DEFAULT NULL,
     rate_burst      integer  DEFAULT NULL,
     handler_timeout interval DEFAULT NULL
@@ -31,7 +30,7 @@ DECLARE
         'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
         'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
         'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased,
-        'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit, 'rate_limit_per_group', alter_queue.rate_limit_per_group,
+        'max_leased_per_group', alter_queue.max_leased_per_group, 'rate_limit', alter_queue.rate_limit,
         'rate_period', alter_queue.rate_period, 'rate_burst', alter_queue.rate_burst,
         'handler_timeout', alter_queue.handler_timeout));
 BEGIN
@@ -47,7 +46,6 @@ BEGIN
             messages.check_number('max_leased', alter_queue.max_leased, 0, 1000000),
             messages.check_number('max_leased_per_group', alter_queue.max_leased_per_group, 1, 10000),
             messages.check_number('rate_limit', alter_queue.rate_limit, 0, 1000000),
-            messages.check_number('rate_limit_per_group', alter_queue.rate_limit_per_group, 0, 1000000),
             messages.check_duration('rate_period', alter_queue.rate_period, '1 millisecond', '31 days'),
             messages.check_number('rate_burst', alter_queue.rate_burst, 1, 10000),
             messages.check_duration('handler_timeout', alter_queue.handler_timeout, '0', '30 days');
@@ -81,7 +79,6 @@ BEGIN
            max_leased      = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
            max_leased_per_group = coalesce(alter_queue.max_leased_per_group, q.max_leased_per_group),
            rate_limit      = nullif(coalesce(alter_queue.rate_limit, q.rate_limit), 0),
-           rate_limit_per_group = nullif(coalesce(alter_queue.rate_limit_per_group, q.rate_limit_per_group), 0),
            rate_period     = coalesce(alter_queue.rate_period, q.rate_period),
            rate_burst      = coalesce(alter_queue.rate_burst, q.rate_burst),
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
@@ -98,5 +95,5 @@ BEGIN
     END IF;
     PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, interval) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, rate_limit_per_group, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, interval) IS
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.';

@@ -14,7 +14,6 @@ CREATE OR REPLACE FUNCTION messages.create_queue(
     max_leased      integer  DEFAULT NULL,
     max_leased_per_group integer DEFAULT 1,
     rate_limit      integer  DEFAULT NULL,
-    rate_limit_per_group integer DEFAULT NULL,
     rate_period     interval DEFAULT '1 second',
     rate_burst      integer  DEFAULT 1,
     handler_timeout interval DEFAULT NULL
@@ -32,7 +31,7 @@ BEGIN
                                  create_queue.notify, create_queue.max_body_bytes, create_queue.fair_by, create_queue.paused,
                                  create_queue.backoff_first, create_queue.backoff_max, create_queue.dedup_window,
                                  create_queue.retention, create_queue.on_dead_head, create_queue.max_leased,
-                                 create_queue.max_leased_per_group, create_queue.rate_limit, create_queue.rate_limit_per_group,
+                                 create_queue.max_leased_per_group, create_queue.rate_limit,
                                  create_queue.rate_period, create_queue.rate_burst, create_queue.handler_timeout);
     PERFORM messages.mend_lanes(create_queue.queue_name), messages.make_lane(create_queue.queue_name, 4);
     RETURN true;
@@ -43,5 +42,5 @@ EXCEPTION
         RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',
             HINT = 'Create a thousand at most in one transaction, or raise max_locks_per_transaction.';
 END $$;
-COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, integer, interval, integer, interval) IS
+COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, interval) IS
     'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy; PQ018: thousands in one transaction; PQ016: another transaction is creating it for more than three seconds.';

@@ -15,13 +15,13 @@ BEGIN
             HINT = format('Finish its messages, or delete them with it: SELECT messages.drop_queue(%L, force => true)', delete_queue.queue_name);
     END IF;
     -- Take all locks or none, without waiting.
-    FOREACH relation IN ARRAY '{dead_message,dispatch,dedup,topic_binding,lane,queue_grant,group_rate}'::text[] LOOP
+    FOREACH relation IN ARRAY '{dead_message,dispatch,dedup,topic_binding,lane,queue_grant}'::text[] LOOP
         EXECUTE format('SELECT FROM messages.%I WHERE queue_name = $1 FOR UPDATE NOWAIT', relation) USING delete_queue.queue_name;
     END LOOP;
     DELETE FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";
     GET DIAGNOSTICS deleted = ROW_COUNT;
     -- The others refer to the queue, and go with its row.
-    FOREACH relation IN ARRAY '{timer,group_rate,dead_message,dispatch,dedup}'::text[] LOOP
+    FOREACH relation IN ARRAY '{timer,dead_message,dispatch,dedup}'::text[] LOOP
         EXECUTE format('DELETE FROM messages.%I WHERE queue_name = $1', relation) USING delete_queue.queue_name;
     END LOOP;
     -- A session that read the queue a short time ago still reads and sets its marks.

@@ -5,7 +5,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_queue(lease_policy.queue_name, 'consume');
-    RETURN QUERY SELECT q.lease_for, q.handler_timeout, q.max_leased IS NOT NULL, num_nonnulls(q.rate_limit, q.rate_limit_per_group) > 0
+    RETURN QUERY SELECT q.lease_for, q.handler_timeout, q.max_leased IS NOT NULL, q.rate_limit IS NOT NULL
       FROM messages.queue q WHERE q.queue_name = lease_policy.queue_name COLLATE "default";
 END $$;
 COMMENT ON FUNCTION messages.lease_policy(text) IS

@@ -40,9 +40,7 @@ BEGIN
                      OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_last
           FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
           JOIN messages.queue q ON q.queue_name = m.queue_name
-         WHERE (coalesce(m.lock_expires_at, least(m.visible_at, m.expires_at)) <= moment
-                -- The rate of its group allows one more by now.
-                OR m.visible_at = 'infinity' AND m.lock_expires_at IS NULL)
+         WHERE coalesce(m.lock_expires_at, least(m.visible_at, m.expires_at)) <= moment
            AND (t.lock_token IS NULL OR t.lock_token = m.lock_token OR m.expires_at <= moment))
     SELECT array_agg(o.id) FILTER (WHERE o.is_last), array_agg(o.id) FILTER (WHERE o.is_last IS NOT TRUE) INTO ended, free FROM over o;
     archived := messages.archive_ended(ended, moment);

@@ -14,14 +14,6 @@ BEGIN
                             SELECT o.ctid FROM messages.%1$I o WHERE o.%2$I <= clock_timestamp() - $1
                              ORDER BY o.%2$I LIMIT $2 FOR UPDATE SKIP LOCKED))', kept.relation, kept.since) USING kept.period, max_rows;
     END LOOP;
-    -- Under the lock of the group, as always, so that no lease waits. Of one queue at a time, because each lock, of which a queue has 1,024,
-    -- stays until the commit.
-    DELETE FROM messages.group_rate WHERE ctid = ANY (ARRAY(
-        SELECT r.ctid FROM messages.group_rate r JOIN messages.queue q ON q.queue_name = r.queue_name
-         WHERE r.spent <= clock_timestamp() - interval '1 minute' AND pg_try_advisory_xact_lock(q.lock_key, hashtext(r.group_key) & 1023)
-           AND q.queue_name = (SELECT one.queue_name FROM messages.group_rate one WHERE one.spent <= clock_timestamp() - interval '1 minute'
-                                ORDER BY random() LIMIT 1)
-         LIMIT max_rows));
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
          ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
@@ -34,4 +26,4 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90, what groups used of their rate; drops stages whose job died a day ago.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90; drops stages whose job died a day ago.';

@@ -83,6 +83,13 @@ def test_messages_of_one_time_are_read_in_pages_too(conn: Connection, ids: dict[
     assert {state: sorted(pages(conn, state)) for state in STATES} == ids
 
 
+def test_a_message_behind_another_of_its_group_is_delayed_without_an_end(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), ["head", "next"], group_keys=["a", "a"]))
+    run(conn, verbs.lease("orders"))
+    (waits,) = run(conn, verbs.search_messages("orders", state="delayed"))
+    assert (waits["state"], waits["ends_at"]) == ("behind", None)
+
+
 def test_all_messages_of_a_cause_are_found(conn: Connection, ids: dict[str, list[int]]) -> None:
     rows = run(conn, verbs.search_messages("orders", state="dead"))
     causes = {row["cause"]: [one["id"] for one in rows if one["cause"] == row["cause"]] for row in rows}

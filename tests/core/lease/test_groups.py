@@ -356,6 +356,21 @@ def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(
     assert read == (0, True)
 
 
+@pytest.mark.parametrize("policy", [{}, {"rate_limit": 1_000_000}])
+def test_thousands_of_groups_that_have_to_wait_keep_nobody_from_what_is_behind_them(
+    conn: Connection, queue: Queue, policy: dict[str, int]
+) -> None:
+    queue("orders", **policy)
+    keys = [f"key {number}" for number in range(5000)]
+    run(conn, verbs.publish_batch("orders", keys, group_keys=keys))
+    conn.execute(
+        "INSERT INTO messages.dead_message (id, archived_at, queue_name, result, group_key)"
+        " SELECT -id, clock_timestamp(), queue_name, 'failed', group_key FROM messages.message"
+    )
+    run(conn, verbs.publish("orders", "free", group_key="free"))
+    assert "free" in [body for _ in range(3) for body in bodies(lease(conn, max_messages=1))]
+
+
 def test_a_purge_of_a_long_group_takes_as_long_as_the_group_is(
     conn: Connection, other: Connection, queue: Queue
 ) -> None:

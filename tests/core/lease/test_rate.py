@@ -143,9 +143,8 @@ WAYS: dict[str, Statement[list[Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("limit", ["rate_limit", "rate_limit_per_group"])
-def test_each_way_of_leasing_keeps_to_the_rate(conn: Connection, queue: Queue, limit: str, way: str) -> None:
-    queue("orders", rate_period=HOUR, rate_burst=3, max_leased_per_group=100, **{limit: 1})
+def test_each_way_of_leasing_keeps_to_the_rate(conn: Connection, queue: Queue, way: str) -> None:
+    queue("orders", max_leased_per_group=100, **THREE)
     publish(conn, *(f"a{number}" for number in range(9)))
     assert len(run(conn, WAYS[way])) == 3
     for other_way in WAYS:

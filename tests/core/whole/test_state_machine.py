@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -40,7 +40,6 @@ QUEUES: dict[str, dict[str, Any]] = {
     "short": {"max_attempts": 1, "notify": "gated"},
     "turns": {"max_attempts": 3, "fair_by": "group"},
     "limited": {"max_attempts": 3, "max_leased_per_group": 2, "rate_limit": 4, "rate_period": HOUR, "rate_burst": 3},
-    "paced": {"max_attempts": 3, "rate_limit_per_group": 1, "rate_period": HOUR, "rate_burst": 2},
 }
 BINDINGS = {"blocks": "x.#", "short": "*.y"}
 REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
@@ -101,8 +100,7 @@ class Verbs(RuleBasedStateMachine):
         self.damaged: set[str] = set()  # queues whose marks point anywhere
         self.dedup: dict[tuple[str, str], int] = {}
         self.tokens: list[UUID] = [uuid4()]
-        # Until when the rate of a queue, or of a group of it, is used up.
-        self.spent: dict[str | tuple[str, str], datetime] = {}
+        self.spent: dict[str, datetime] = {}  # until when the rate of a queue is used up
         self.number = 0
 
     @initialize()
@@ -123,11 +121,7 @@ class Verbs(RuleBasedStateMachine):
     def is_ready(self, item: Item) -> bool:
         if item.lease is not None or item.delayed or item.expired:
             return False
-        return item.group is None or (
-            self.is_head(item)
-            and not self.is_blocked(item)
-            and self.rate_left((item.queue, item.group), datetime.now(UTC), "rate_limit_per_group") > 0
-        )
+        return item.group is None or (self.is_head(item) and not self.is_blocked(item))
 
     def is_head(self, item: Item) -> bool:
         """Whether there is room for it in its group: requeued ones go before the others.
@@ -347,30 +341,26 @@ class Verbs(RuleBasedStateMachine):
         self.look(queue)
         return [item for item in self.of(queue) if self.is_ready(item) and item.group is None]
 
-    def rate_left(self, of: str | tuple[str, str], at: datetime, limit: str = "rate_limit") -> int:
+    def rate_left(self, queue: str, at: datetime) -> int:
         """Return how many may be leased at that time: as many steps of the rate as fit behind what is used up."""
-        policy = QUEUES[of if isinstance(of, str) else of[0]]
-        if limit not in policy:
+        policy = QUEUES[queue]
+        if "rate_limit" not in policy:
             return 10**9
-        step = policy["rate_period"] / policy[limit]
-        return int((policy["rate_burst"] * step - (max(self.spent.get(of, at), at) - at)) // step)
+        step = policy["rate_period"] / policy["rate_limit"]
+        return int((policy["rate_burst"] * step - (max(self.spent.get(queue, at), at) - at)) // step)
 
     def spend(self, queue: str, taken: Sequence[Item]) -> None:
         """Use up the rate for what was taken, by the times at which the database says that it was."""
         rows = self.conn.execute(
-            "SELECT leased_at, group_key FROM messages.message WHERE id = ANY (%(ids)s)"
-            " UNION ALL SELECT leased_at, group_key FROM messages.message_archive WHERE id = ANY (%(ids)s)",
+            "SELECT leased_at FROM messages.message WHERE id = ANY (%(ids)s)"
+            " UNION ALL SELECT leased_at FROM messages.message_archive WHERE id = ANY (%(ids)s)",
             {"ids": [item.id for item in taken]},
         ).fetchall()
-        for at, number in sorted(Counter(at for at, _ in rows).items()):
-            self.spend_rate(queue, at, number, "rate_limit")
-        for at, number in sorted(Counter(row for row in rows if row[1]).items()):
-            self.spend_rate((queue, at[1]), at[0], number, "rate_limit_per_group")
-
-    def spend_rate(self, of: str | tuple[str, str], at: datetime, number: int, limit: str) -> None:
-        assert number <= self.rate_left(of, at, limit), "more was leased than the rate allows"
-        if limit in (policy := QUEUES[of if isinstance(of, str) else of[0]]):
-            self.spent[of] = max(self.spent.get(of, at), at) + number * policy["rate_period"] / policy[limit]
+        for at, number in sorted(Counter(at for (at,) in rows).items()):
+            assert number <= self.rate_left(queue, at), "more was leased than the rate allows"
+            if "rate_limit" in (policy := QUEUES[queue]):
+                used = number * policy["rate_period"] / policy["rate_limit"]
+                self.spent[queue] = max(self.spent.get(queue, at), at) + used
 
     def check_taken(self, queue: str, taken: Sequence[Item], limit: int, ready: Sequence[Item]) -> None:
         assert len(taken) <= max(limit, 0)
@@ -558,23 +548,14 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.spent)
     @rule(number=st.integers(1, 4))
     def the_rate_allows_more(self, number: int) -> None:
-        for of in self.spent:
-            if isinstance(of, str):
-                passed = number * QUEUES[of]["rate_period"] / QUEUES[of]["rate_limit"]
-                self.conn.execute(
-                    "SELECT setval(rate_mark, pg_sequence_last_value(rate_mark) - %s) FROM messages.queue"
-                    " WHERE queue_name = %s",
-                    [passed // timedelta(microseconds=1), of],
-                )
-            else:
-                passed = number * QUEUES[of[0]]["rate_period"] / QUEUES[of[0]]["rate_limit_per_group"]
-                self.conn.execute(
-                    "UPDATE messages.group_rate SET spent = spent - %(passed)s, wakes_at = wakes_at - %(passed)s"
-                    " WHERE (queue_name, group_key) = (%(queue)s, %(group)s)",
-                    {"passed": passed, "queue": of[0], "group": of[1]},
-                )
-                self.damaged.add(of[0])  # its timer is late, so a look makes the next ready
-            self.spent[of] -= passed
+        for queue in self.spent:
+            passed = number * QUEUES[queue]["rate_period"] / QUEUES[queue]["rate_limit"]
+            self.conn.execute(
+                "SELECT setval(rate_mark, pg_sequence_last_value(rate_mark) - %s) FROM messages.queue"
+                " WHERE queue_name = %s",
+                [passed // timedelta(microseconds=1), queue],
+            )
+            self.spent[queue] -= passed
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 1000), token=st.one_of(st.none(), st.integers(0, 9)))
