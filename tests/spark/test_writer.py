@@ -33,7 +33,7 @@ from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplet
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.source.data_source import data_source
-from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
+from airflow_provider_pgqueue.spark.source.staging import Stage
 from airflow_provider_pgqueue.spark.source.writer import (
     PublishOptions,
     PublishStreamWriter,
@@ -47,7 +47,6 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 NewStage = Callable[..., Stage]
-Nightly = Callable[..., StagedRows]
 Connect = Callable[..., Connection]
 Team = Callable[[str], Stage]
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
