@@ -1,4 +1,4 @@
--- The first step of uninstall.sql: drops the marks of many queues, some hundred in each transaction, because what a transaction drops is
+-- The second step of uninstall.sql: drops the marks of many queues, some hundred in each transaction, because what a transaction drops is
 -- locked until its end. A thousand at most are left to the transaction that drops the schema.
 DO $$
 DECLARE
