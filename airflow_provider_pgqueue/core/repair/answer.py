@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome
 from airflow_provider_pgqueue.core.function import name_of
 from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry, Success, storable
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry, Success, concerns_message, storable
 from airflow_provider_pgqueue.core.repair.validator import Validator
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,9 @@ def find_remedy(message: DeadMessage, function: RepairFunction, validator: Valid
     """
     try:
         said = function(message)
-    except Exception as error:
+    except BaseException as error:
+        if not concerns_message(error):
+            raise
         return _raised(message, error)
     if _is_no_body(said, message):
         raise InvalidOutcome(
@@ -88,7 +90,7 @@ def find_remedy(message: DeadMessage, function: RepairFunction, validator: Valid
     return Remedy("requeued", body=said)
 
 
-def _raised(message: DeadMessage, error: Exception) -> Remedy:
+def _raised(message: DeadMessage, error: BaseException) -> Remedy:
     # The text of the error may quote the body.
     log.warning("the repair of dead message %s raised %s", message.id, type(error).__name__)
     return Remedy("raised")

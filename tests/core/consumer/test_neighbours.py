@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Consumer, Message, Retry, run, verbs
+from airflow_provider_pgqueue.core.function import awaited
 from tests.waiting import until_leases_expire
 
 Connection = psycopg.Connection[Any]
@@ -160,3 +162,58 @@ def test_what_comes_again_after_an_outcome_is_handled_with_all_others(conn: Conn
 
     assert Consumer(queue_name="orders", handle_batch=handle).drain(conn) == {"retried": 40, "success": 40}
     assert found == [40, 40]
+
+
+def cancelled(message: Message) -> None:
+    raise asyncio.CancelledError
+
+
+def generator_exit(message: Message) -> None:
+    raise GeneratorExit
+
+
+def group(message: Message) -> None:
+    raise BaseExceptionGroup("tasks", [asyncio.CancelledError(), KeyError("x")])
+
+
+@awaited
+async def task_cancelled(message: Message) -> None:
+    task = asyncio.ensure_future(asyncio.sleep(9))
+    task.cancel()
+    await task
+
+
+@awaited
+async def own_task_cancelled(message: Message) -> None:
+    current = asyncio.current_task()
+    assert current is not None
+    current.cancel()
+    await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("name", ["handle", "handle_batch"])
+@pytest.mark.parametrize("raises", [cancelled, generator_exit, group, task_cancelled, own_task_cancelled])
+def test_an_error_that_is_no_exception_is_a_failure_of_its_message(
+    conn: Connection, queue: Queue, raises: Callable[[Message], None], name: str
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=2, backoff_first="0"), list(range(BAD + 5))))
+
+    def handle(message: Message) -> None:
+        if message.body == BAD:
+            raises(message)
+
+    handlers: dict[str, Any] = {"handle": handle, "handle_batch": lambda messages: list(map(handle, messages))}
+    counts = Consumer(queue_name="orders", **{name: handlers[name]}).drain(conn)
+    assert counts == {"success": BAD + 4, "retried": 1, "failed": 1}
+    assert results(conn) == ended(BAD + 5, "failed")
+
+
+def test_a_group_of_errors_with_the_wish_to_end_ends_the_consumer(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+
+    def handle(message: Message) -> None:
+        raise BaseExceptionGroup("tasks", [asyncio.CancelledError(), SystemExit(3)])
+
+    with pytest.raises(BaseExceptionGroup):
+        Consumer(queue_name="orders", handle=handle).drain(conn)
+    assert conn.execute("SELECT attempts FROM messages.message ORDER BY id").fetchall() == [(1,), (0,)]

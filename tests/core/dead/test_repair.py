@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -151,16 +152,18 @@ def test_each_thing_that_a_function_may_say_concerns_its_message_alone(
                 return (deep := []) or deep.append(deep) or deep
             case 13:
                 return 10**5000
+            case 15:
+                raise asyncio.CancelledError
         return {"n": message.body["n"], "new": True}
 
     with caplog.at_level(logging.DEBUG):
         summary = repair(say).run(conn)
     assert summary["ids"] == {
-        "requeued": [ids[0], ids[14], ids[15]],
+        "requeued": [ids[0], ids[14]],
         "dismissed": [ids[2], ids[9]],
         "left": [ids[1]],
         "invalid": [ids[n] for n in (4, 5, 7, 10, 11, 12, 13)],
-        "raised": [ids[3], ids[6], ids[8]],
+        "raised": [ids[3], ids[6], ids[8], ids[15]],
     }
     assert bodies(conn)[:2] == [{"n": 0, "secret": "canary"}, {"n": 14, "new": True}]
     free = {one.id for one in run(conn, verbs.lease_dead("orders"))}
