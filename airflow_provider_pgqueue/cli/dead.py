@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.quantity import quantity
 
 _MOST = 100
-_CAUSE = ("queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id", "example")
+_CAUSE = ("queue_name", "result", "cause", "waiting", "first_at", "last_at", "newest_id", "example")
 
 
 @click.command()
@@ -23,10 +23,14 @@ def dead(settings: Settings, queue: str | None) -> None:
 
     A message is dead if it was archived with any result but success and cancelled. Those that were requeued or
     dismissed are left out. Each cause comes with an example; the hundred most frequent are shown. `pgqueue requeue
-    --cause` and `pgqueue dismiss --cause` take its fingerprint.
+    --cause` and `pgqueue dismiss --cause` take what stands under cause, which is fingerprint in JSON and SQL.
     """
     causes = ask(settings, verbs.dead_causes(queue))
     shown = causes if settings.as_json else causes[:_MOST]
-    show_rows(settings, "causes", records(shown), _CAUSE)
+    rows = records(shown)
+    # In JSON it has the name that it has in SQL.
+    show_rows(
+        settings, "causes", rows if settings.as_json else [{**row, "cause": row["fingerprint"]} for row in rows], _CAUSE
+    )
     if len(shown) < len(causes):
         say(f"… and {quantity(len(causes) - len(shown), 'more cause')}: --json has them all")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import click
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected, status_for
 from airflow_provider_pgqueue.cli.fix import log_to_stderr
-from airflow_provider_pgqueue.cli.json_lines import read_body
+from airflow_provider_pgqueue.cli.json_lines import read_message
 from airflow_provider_pgqueue.cli.options import confirm, duration, fingerprint, time_options, yes_option
 from airflow_provider_pgqueue.cli.output import records, show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -61,6 +61,11 @@ class Which:
         return f"reference {self.reference}" if self.reference else "those that were named"
 
     @property
+    def taken(self) -> Collection[str]:
+        """The results that it takes: those that were given, all of what was named, or of a queue the usual two."""
+        return self.results or (DEAD_RESULTS if self.named else _USUAL)
+
+    @property
     def named(self) -> bool:
         """Whether it names messages, and not only a queue, results or a time."""
         return bool(self.ids or self.causes) or self.reference is not None
@@ -99,6 +104,11 @@ class Which:
             {result: number for result in results if (number := len(run(conn, verbs.dead_ids(self.filter([result])))))}
         )
 
+    def left(self, conn: Connection) -> Counter[str]:
+        """Count by result what is dead too, and is left out because nobody gave its result."""
+        left: Counter[str] = Counter()
+        return left if self.results else self.waiting(conn, [one for one in DEAD_RESULTS if one not in self.taken])
+
     def remedied(self, conn: Connection) -> list[int]:
         """Return those of the ids that somebody has requeued or dismissed already."""
         found = run(conn, verbs.remedies(self.ids))
@@ -119,6 +129,7 @@ class Which:
         return taken
 
 
+_USUAL: Final = ("failed", "lock_expired")
 _OPTIONS: Final = (
     click.argument("queue", required=False),
     click.option(
@@ -129,7 +140,7 @@ _OPTIONS: Final = (
         "causes",
         multiple=True,
         type=fingerprint,
-        help="Only messages of this cause: a fingerprint that `pgqueue dead` prints; can be repeated.",
+        help="Only messages of this cause, as `pgqueue dead` prints it; can be repeated.",
     ),
     click.option("--reference", help="Only messages with this reference, the key of the publisher."),
     time_options("messages that died"),
@@ -142,36 +153,37 @@ _OPTIONS: Final = (
         help="Handle at most this many messages, 5,000 in each transaction; run it again for the rest.",
     ),
     click.option("--dry-run", is_flag=True, help="Count the messages and change nothing."),
+    click.option(
+        "--result",
+        "results",
+        multiple=True,
+        type=click.Choice(DEAD_RESULTS),
+        help=f"Only messages with this result; can be repeated. Default: {', '.join(_USUAL)}; with --id, --cause or "
+        "--reference, all.",
+    ),
 )
 
 
-def _which(default: str) -> Callable[[F], Callable[..., Any]]:
+def _which(command: F) -> Callable[..., Any]:
     """Add the options that say which messages, and call the command with a `Which`."""
-    help_ = f"Only messages with this result; can be repeated. Default: {default}"
-    result = click.option("--result", "results", multiple=True, type=click.Choice(DEAD_RESULTS), help=help_)
 
-    def add(command: F) -> Callable[..., Any]:
-        @wraps(command)
-        def call(**given: Any) -> Any:
-            return command(Which(**{one.name: given.pop(one.name) for one in fields(Which)}), **given)
+    @wraps(command)
+    def call(**given: Any) -> Any:
+        return command(Which(**{one.name: given.pop(one.name) for one in fields(Which)}), **given)
 
-        added: Callable[..., Any] = call
-        for option in reversed((*_OPTIONS, result)):
-            added = option(added)
-        return added
-
-    return add
+    added: Callable[..., Any] = call
+    for option in reversed(_OPTIONS):
+        added = option(added)
+    return added
 
 
 @click.command()
-@_which("failed, lock_expired; with --id, --cause or --reference, all.")
+@_which
 @click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
 @click.option(
     "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
 )
-@click.option(
-    "--body", type=click.File("rb"), metavar="FILE", help="Publish the JSON of this file; - is standard input."
-)
+@click.option("--message", metavar="JSON", help="Publish this body in place of the dead one; - reads standard input.")
 @click.option(
     "--canary",
     type=click.IntRange(1),
@@ -198,7 +210,7 @@ def requeue(
     /,
     max_requeues: int | None,
     delay: timedelta,
-    body: BinaryIO | None,
+    message: str | None,
     canary: int | None,
     dry_run: bool,
     **patience: Any,
@@ -206,20 +218,16 @@ def requeue(
     """Publish dead messages again.
 
     Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id.
-    The archive keeps the dead one, with the new id. Give one message another body with --id and --body.
+    The archive keeps the dead one, with the new id. Give one message another body with --id and --message.
 
     The exit status is 1 if the canary stopped the command.
     """
-    if body is not None and len(which.ids) != 1:
-        raise click.UsageError("--body is for one message: name it with --id.")
-    bodies = None if body is None else {which.ids[0]: read_body(body, "--body")}
-    results = which.results or (DEAD_RESULTS if which.named else ("failed", "lock_expired"))
+    if message is not None and len(which.ids) != 1:
+        raise click.UsageError("--message is for one dead message: name it with --id.")
+    bodies = None if message is None else {which.ids[0]: read_message(message).text}
     with connected(settings) as conn:
-        waiting = which.waiting(conn, results)
-        left: Counter[str] = (
-            Counter() if which.results else which.waiting(conn, [one for one in DEAD_RESULTS if one not in results])
-        )
-        chosen, before = which.filter(results, max_requeues, in_parts=canary is not None), which.remedied(conn)
+        waiting, left = which.waiting(conn, which.taken), which.left(conn)
+        chosen, before = which.filter(which.taken, max_requeues, in_parts=canary is not None), which.remedied(conn)
         if dry_run:
             would = len(run(conn, verbs.dead_ids(chosen, max_messages=which.max_messages)))
             looked = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting, "left_out": left}
@@ -254,7 +262,7 @@ def requeue(
 
 
 @click.command()
-@_which("all.")
+@_which
 @click.option("--reason", required=True, help="The reason, which is kept in the archive.")
 @yes_option
 @with_settings
@@ -263,16 +271,15 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
 
     They stay in the archive with the reason, and are no longer listed as dead.
     """
-    results = which.results or DEAD_RESULTS
     with connected(settings) as conn:
-        waiting, before = which.waiting(conn, results), which.remedied(conn)
+        waiting, left, before = which.waiting(conn, which.taken), which.left(conn), which.remedied(conn)
         number = min(sum(waiting.values()), which.max_messages)
         if dry_run:
-            found = {"queue_name": which.queue, "would_dismiss": number, "waiting": waiting}
-            show(settings, found, f"would dismiss {_what(number, waiting, which)}{_before(before)}.")
+            found = {"queue_name": which.queue, "would_dismiss": number, "waiting": waiting, "left_out": left}
+            show(settings, found, f"would dismiss {_what(number, waiting, which)}{_left(left)}{_before(before)}.")
             return
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
-        chosen, who = which.filter(results), f"pgqueue {process_name()}"
+        chosen, who = which.filter(which.taken), f"pgqueue {process_name()}"
         done = which.in_parts(
             lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, remedied_by=who)),
             which.max_messages,
@@ -280,8 +287,8 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
         remaining = which.remaining(conn, len(done), chosen)
     show_done(
         settings,
-        {"queue_name": which.queue, "dismissed": len(done), "remaining": remaining, "ids": done},
-        f"dismissed {quantity(len(done))} of {which}{_rest(remaining)}{_before(before)}.",
+        {"queue_name": which.queue, "dismissed": len(done), "remaining": remaining, "ids": done, "left_out": left},
+        f"dismissed {quantity(len(done))} of {which}{_rest(remaining)}{_left(left)}{_before(before)}.",
     )
 
 
@@ -291,7 +298,7 @@ def _what(number: int, waiting: Counter[str], which: Which) -> str:
     whole = sum(waiting.values())
     if which.max_messages < whole and number == which.max_messages:
         return f"the oldest {number:,} of {quantity(whole)} of {which}: {by_result}"
-    none = which.causes and f"no message without a remedy has the fingerprint {' or '.join(which.causes)}"
+    none = which.causes and f"no message without a remedy has the cause {' or '.join(which.causes)}"
     return f"{quantity(number)} of {which}: {by_result or none or 'none are waiting without a lease'}"
 
 

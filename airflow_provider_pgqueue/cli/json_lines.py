@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -60,13 +61,20 @@ def parse(text: str, place: str, *, fix: str = "Quote it for the shell: '{\"orde
     return Line(place, JsonText(text), body)
 
 
-def read_body(source: BinaryIO, place: str) -> JsonText:
-    """Return a file that is one body as it was written; InvalidMessage names the place, not the content."""
+def read_message(given: str) -> Line:
+    """Return the body that option --message gives, as it was written; - is all of standard input.
+
+    InvalidMessage does not show the content.
+    """
+    if given != "-":
+        return parse(given, "--message")
+    if sys.stdin is None:  # closed by the shell
+        raise click.UsageError("standard input is closed. Give the body to --message.")
     try:
-        text = source.read().decode("utf-8-sig").strip(" \t\r\n")
+        text = sys.stdin.buffer.read().decode("utf-8-sig").strip(" \t\r\n")
     except UnicodeDecodeError:
-        raise InvalidMessage(f"{place} is not UTF-8. Convert the file, for example with iconv.") from None
-    return parse(text, place, fix="Write one JSON value.").text
+        raise InvalidMessage("--message is not UTF-8. Convert the file, for example with iconv.") from None
+    return parse(text, "--message", fix="Write one JSON value.")
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def ago(text: str) -> datetime:
 def fingerprint(text: str) -> str:
     """Convert an option that names a cause; click names it `FINGERPRINT` in the help."""
     if not is_fingerprint(text):
-        raise click.BadParameter(f"{text[:40]!r} is not a fingerprint. List the fingerprints: pgqueue dead")
+        raise click.BadParameter(f"{text[:40]!r} is not a cause. List the causes: pgqueue dead")
     return text
 
 

@@ -15,7 +15,7 @@ import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.json_lines import Line, json_object, parse, read_lines
+from airflow_provider_pgqueue.cli.json_lines import Line, json_object, read_lines, read_message
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
@@ -28,12 +28,18 @@ from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 _DEFAULT_BATCH = 1000
 _BUFFER = 65_536  # bytes
+_KEYS = ("reference", "group_key", "dedup_key")
 
 
 @click.command()
 @click.argument("queue")
 @click.argument("file", type=click.File("rb"), required=False)
-@click.option("--message", help="Publish this JSON body instead of a file.")
+@click.option(
+    "--message", metavar="JSON", help="Publish one message with this body instead of a file; - reads standard input."
+)
+@click.option("--reference", help="Reference of the one --message, such as an order number.")
+@click.option("--group-key", help="Group key of the one --message: messages of one group are handled in order.")
+@click.option("--dedup-key", help="Deduplication key of the one --message: a known key is not published again.")
 @click.option(
     "--priority",
     type=click.IntRange(0, 9),
@@ -50,12 +56,12 @@ _BUFFER = 65_536  # bytes
 @click.option(
     "--reference-field",
     metavar="NAME",
-    help="Top-level field of the body to take the reference from, such as an order number.",
+    help="Of lines: top-level field of the body to take the reference from.",
 )
 @click.option(
     "--dedup-key-field",
     metavar="NAME",
-    help="Field to take the deduplication key from: a message with a known key is not published again.",
+    help="Of lines: field of the body to take the deduplication key from.",
 )
 @click.option(
     "--dedup-window",
@@ -72,7 +78,7 @@ _BUFFER = 65_536  # bytes
 @click.option(
     "--group-key-field",
     metavar="NAME",
-    help="Field to take the group key from: messages of one group are handled in order.",
+    help="Of lines: field of the body to take the group key from.",
 )
 @click.option(
     "--one-transaction/--per-batch",
@@ -105,8 +111,15 @@ def publish(
     """
     if message is not None and file is not None:
         raise click.UsageError("give a file or --message, not both.")
-    if policy["dedup_key_field"] is None and (policy["dedup_window"] is not None or policy["on_conflict"] != "skip"):
-        raise click.UsageError("--dedup-window and --on-conflict need --dedup-key-field.")
+    for key in _KEYS:
+        option = f"--{key.replace('_', '-')}"
+        if policy[key] is not None and message is None:
+            raise click.UsageError(f"{option} is for one --message. Of lines, name a field: {option}-field.")
+        if policy[key] is not None and policy[f"{key}_field"] is not None:
+            raise click.UsageError(f"give {option} or {option}-field, not both.")
+    with_keys = policy["dedup_key"] is not None or policy["dedup_key_field"] is not None
+    if not with_keys and (policy["dedup_window"] is not None or policy["on_conflict"] != "skip"):
+        raise click.UsageError("--dedup-window and --on-conflict need --dedup-key or --dedup-key-field.")
     started = time.monotonic()
     published = duplicates = 0
     place = ""
@@ -136,10 +149,12 @@ def publish(
         "per_second": round(published / max(seconds, 0.001), 1),
     }
     others = f" and found {quantity(duplicates, 'duplicate')}" if duplicates else ""
+    # Of one message the rate is that of the connection.
+    took = f" in {seconds:.2f} s ({rate(published, seconds)})" if published + duplicates > 1 else ""
     show_done(
         settings,
         result,
-        f"published {quantity(published)} to {queue}{others} in {seconds:.2f} s ({rate(published, seconds)}).",
+        f"published {quantity(published)} to {queue}{others}{took}.",
     )
 
 
@@ -152,12 +167,14 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Mapping[st
     """Publish a batch as the options of the command say: the same for all messages, or a key from a field of each."""
 
     def keys(name: str) -> list[str] | None:
+        if policy[name] is not None:
+            return [policy[name]]
         field = policy[f"{name}_field"]
         return [line.key(field) for line in batch] if field else None
 
     options: Any = {name: policy[name] for name in ("priority", "delay", "expires_in", "headers")}
     options["topics"] = [policy["topic"]] * len(batch) if policy["topic"] else None
-    options |= {f"{name}s": keys(name) for name in ("reference", "group_key", "dedup_key")}
+    options |= {f"{name}s": keys(name) for name in _KEYS}
     if options["dedup_keys"]:
         options |= {name: policy[name] for name in ("dedup_window", "on_conflict")}
     statement = verbs.publish_texts(queue, [line.text for line in batch], **options)
@@ -174,7 +191,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Mapping[st
 def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line]]:
     """Give the bodies; of a file with a bar of what was read so far, if somebody is watching."""
     if message is not None:
-        yield iter([parse(message, "--message")])
+        yield iter([read_message(message)])
         return
     if file is None and sys.stdin is None:  # closed by the shell
         raise click.UsageError("standard input is closed. Give FILE or --message.")

@@ -30,7 +30,7 @@ _WAITING = ("id", "state", "priority", "attempts", "age", "locked_by", "referenc
 
 @click.command()
 @click.argument("id", type=click.IntRange(0, 2**63 - 1))
-@click.option("--body", is_flag=True, help="Show the body and the headers too.")
+@click.option("--message", "body", is_flag=True, help="Show the body and the headers too.")
 @click.option("--traceback", "traces", is_flag=True, help="Show the tracebacks too, the frames of your code first.")
 @with_settings
 def show(settings: Settings, id: int, body: bool, traces: bool) -> None:

@@ -37,8 +37,8 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 
 
 @click.command()
+@click.argument("queue")
 @click.argument("function", metavar="MODULE:FUNCTION")
-@click.option("--queue", required=True, help="The queue to lease from.")
 @click.option(
     "--batch",
     is_flag=True,
@@ -86,8 +86,8 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 def worker(
     settings: Settings,
     /,
-    function: str,
     queue: str,
+    function: str,
     batch: bool,
     poll_interval: timedelta,
     until_empty: bool,

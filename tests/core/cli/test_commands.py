@@ -79,7 +79,7 @@ def test_queues_are_paused_and_resumed(pgqueue: Pgqueue, conn: Connection, queue
         ["dead", "nope"],
         ["dismiss", "nope", "--reason", "no", "--yes"],
         ["purge", "nope", "--yes"],
-        ["worker", "json:loads", "--queue", "nope", "--until-empty"],
+        ["worker", "nope", "json:loads", "--until-empty"],
         ["queues", "alter", "nope", "--max-attempts", "2"],
         ["queues", "drop", "nope", "--yes"],
         ["queues", "pause", "nope"],
@@ -146,6 +146,26 @@ def test_topic_and_keys_are_published(pgqueue: Pgqueue, conn: Connection, queue:
         ("orders.new", "x", "a"),
         ("orders.new", "x", "b"),
     ]
+
+
+def test_one_message_is_published_with_its_keys_and_without_a_rate(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue
+) -> None:
+    keys = ["--reference", "order 7", "--group-key", "acme", "--dedup-key", "7", "--priority", "9"]
+    assert pgqueue("publish", queue("orders"), "--message", "7", *keys).out == "published 1 message to orders.\n"
+    again = pgqueue("publish", "orders", "--message", "-", *keys, "--dedup-window", "1h", stdin="8")
+    assert again.out == "published 0 messages to orders and found 1 duplicate.\n"
+    rows = conn.execute("SELECT message, reference, group_key, priority FROM messages.message").fetchall()
+    assert rows == [(7, "order 7", "acme", 9)]
+
+
+@pytest.mark.parametrize("option", ["--reference", "--group-key", "--dedup-key"])
+def test_a_key_of_one_message_is_refused_for_lines(pgqueue: Pgqueue, option: str) -> None:
+    lines = pgqueue("publish", "default", option, "a", stdin="1")
+    assert (lines.status, lines.out) == (2, "")
+    assert f"{option} is for one --message. Of lines, name a field: {option}-field" in lines.err
+    both = pgqueue("publish", "default", "--message", "1", option, "a", f"{option}-field", "a")
+    assert f"give {option} or {option}-field, not both" in both.err
 
 
 @pytest.mark.parametrize(
@@ -391,7 +411,9 @@ def test_dead_messages_are_counted_by_cause(pgqueue: Pgqueue, conn: Connection, 
     kill(conn, "orders", "no such order", result="rejected")
     causes = pgqueue("dead", "orders", "--json").json["causes"]
     assert sorted((cause["result"], cause["waiting"]) for cause in causes) == [("failed", 2), ("rejected", 1)]
-    assert "no stock" in pgqueue("dead").out
+    people = pgqueue("dead").out
+    assert "no stock" in people
+    assert "cause" in people.splitlines()[0].split()
 
 
 def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
@@ -449,12 +471,12 @@ def test_a_cause_that_is_no_fingerprint_is_refused(
     kill(conn, queue("orders"), "a")
     (found,) = pgqueue("dead", "--json").json["causes"]
     ended = pgqueue(*command, "--cause", "no such cause")
-    assert (ended.status, "is not a fingerprint. List the fingerprints: pgqueue dead" in ended.err) == (2, True)
+    assert (ended.status, "is not a cause. List the causes: pgqueue dead" in ended.err) == (2, True)
     assert pgqueue(*command, "--cause", "000000000000").status == 0
     ended = pgqueue(*command, "--cause", found["fingerprint"], "--cause", "no such cause")
     assert (ended.status, len(run(conn, verbs.dead_ids()))) == (2, 1), "one of two is wrong: nothing is done"
     dry = pgqueue("requeue", "--dry-run", "--cause", "000000000000").out
-    assert "no message without a remedy has the fingerprint 000000000000" in dry
+    assert "no message without a remedy has the cause 000000000000" in dry
 
 
 def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

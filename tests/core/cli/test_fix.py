@@ -42,7 +42,7 @@ def test_no_hint_sends_a_user_of_the_shell_to_sql_that_a_command_does() -> None:
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
-        (["worker", "json:dumps", "--queue", "default", "--until-empty"], "Resume it: pgqueue queues resume default"),
+        (["worker", "default", "json:dumps", "--until-empty"], "Resume it: pgqueue queues resume default"),
     ],
 )
 def test_an_error_names_the_command(

@@ -74,7 +74,7 @@ shop.StockError: none left"""
     failure = {"error": "shop.StockError", "message": "none left", "traceback": trace}
     (held,) = run(conn, verbs.lease("orders", locked_by="packer"))
     run(conn, verbs.release(held.lock_token, [id_], delay=timedelta(hours=1), failure=failure))
-    shown = pgqueue("show", str(id_), "--body", "--traceback").out
+    shown = pgqueue("show", str(id_), "--message", "--traceback").out
     own, _, whole = shown.partition("The whole traceback:")
     assert "orders.py" in own
     assert library not in own
@@ -93,7 +93,7 @@ shop.StockError: none left"""
         seen = pgqueue("show", str(id_), "--traceback", "--dsn", looker).out
         assert "none left" not in seen
         assert "no traceback that this login may read" in seen
-        refused = pgqueue("show", str(id_), "--body", "--dsn", looker)
+        refused = pgqueue("show", str(id_), "--message", "--dsn", looker)
         assert (refused.status, refused.out) == (1, "")
         assert "GRANT messages_reader TO looker" in refused.err
     finally:
@@ -108,7 +108,11 @@ def test_requeue_says_what_it_left_out(pgqueue: Pgqueue, conn: Connection, queue
         run(conn, verbs.archive(held.lock_token, [held.id], result=result))
     told = "; 1 rejected left out: add --result rejected"
     assert told in pgqueue("requeue", "orders", "--dry-run").out
+    dismiss = ["dismiss", "orders", "--reason", "no", "--yes"]
+    assert told in pgqueue(*dismiss, "--dry-run").out
     assert told in pgqueue("requeue", "orders").out
+    dismissed = pgqueue(*dismiss)
+    assert dismissed.out == f"dismissed 0 messages of orders{told}.\n"
     assert "left out" not in pgqueue("requeue", "orders", "--result", "rejected").out
     assert "left out" not in pgqueue("requeue", "orders").out
 
@@ -250,7 +254,7 @@ WALK: dict[str, list[str]] = {
     "tail": ["orders", "--since", "1h", "--no-follow"],
     "stats": [],
     "metrics": [],
-    "worker": ["json:dumps", "--queue", "orders", "--until-empty"],
+    "worker": ["orders", "json:dumps", "--until-empty"],
     "cancel": ["orders", "1"],
     "dead": [],
     "requeue": ["orders"],

@@ -278,8 +278,8 @@ def test_a_full_disk_is_named_without_a_word_about_input(program: Program, dsn: 
 
 
 DONE = {
-    "publish": (["publish", "orders", "--message", "1"], "published 1 message to orders in "),
-    "publish --json": (["--json", "publish", "orders", "--message", "1"], "published 1 message to orders in "),
+    "publish": (["publish", "orders", "--message", "1"], "published 1 message to orders."),
+    "publish --json": (["--json", "publish", "orders", "--message", "1"], "published 1 message to orders."),
     "pause": (["queues", "pause", "orders"], "paused queue orders."),
 }
 
@@ -313,7 +313,7 @@ def test_what_is_said_about_dedup_keys_needs_a_field_of_them(pgqueue: Pgqueue, o
     ended = pgqueue("publish", "default", "--message", "1", *option)
     assert (ended.status, ended.err.splitlines()[-1]) == (
         2,
-        "error: --dedup-window and --on-conflict need --dedup-key-field.",
+        "error: --dedup-window and --on-conflict need --dedup-key or --dedup-key-field.",
     )
 
 
@@ -329,7 +329,7 @@ def test_a_number_that_postgresql_cannot_keep_is_named_with_its_line(pgqueue: Pg
 def test_a_number_out_of_range_is_named_with_its_argument(pgqueue: Pgqueue) -> None:
     ended = pgqueue("queues", "alter", "default", "--max-leased", "9" * 20)
     assert ended.err == f"error: max_leased is {'9' * 20}. Give a whole number from 0 to 1000000000000.\n"
-    ended = pgqueue("worker", "json:dumps", "--queue", "default", "--batch-size", "9" * 20)
+    ended = pgqueue("worker", "default", "json:dumps", "--batch-size", "9" * 20)
     assert (ended.status, "is not in the range 1<=x<=10000" in ended.err) == (2, True)
     with pytest.raises(InvalidArgument, match=r"batch_size is 10001\. Give a whole number from 1 to 10000"):
         Consumer(queue_name="default", handle=print, batch_size=10_001)

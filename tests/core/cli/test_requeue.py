@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,6 +17,7 @@ from tests.dead_messages import handling
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
+PRECISE = '{\n  "price": 12345678901234567890.10\n}\n'
 
 
 @pytest.fixture
@@ -32,13 +32,10 @@ def dead(conn: Connection) -> list[int]:
     return run(conn, verbs.dead_ids("orders"))
 
 
-def test_a_message_is_requeued_with_another_body(
-    pgqueue: Pgqueue, conn: Connection, orders: str, tmp_path: Path
-) -> None:
+def test_a_message_is_requeued_with_another_body(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
     first, second, *_ = dead(conn)
-    (tmp_path / "body.json").write_text('{\n  "price": 12345678901234567890.10\n}\n')
-    done = pgqueue("requeue", "--id", str(first), "--body", str(tmp_path / "body.json"), "--json").json
-    pgqueue("requeue", "orders", "--id", str(second), "--body", "-", stdin='"by hand"')
+    done = pgqueue("requeue", "--id", str(first), "--message", PRECISE, "--json").json
+    pgqueue("requeue", "orders", "--id", str(second), "--message", "-", stdin='"by hand"')
     new = [body for (body,) in conn.execute("SELECT message::text FROM messages.message ORDER BY id").fetchall()][-2:]
     assert (done["requeued"], new) == (1, ['{"price": 12345678901234567890.10}', '"by hand"'])
     kept = conn.execute("SELECT message FROM messages.message_archive WHERE id = %s", [first]).fetchone()
@@ -50,17 +47,17 @@ def test_a_message_is_requeued_with_another_body(
 @pytest.mark.parametrize(
     ("arguments", "stdin", "status", "says"),
     [
-        ([], "1", 2, "--body is for one message: name it with --id"),
-        (["--id", "1", "--id", "2"], "1", 2, "--body is for one message: name it with --id"),
-        (["--id", "1"], '{\n"secret"', 1, "--body is not JSON: Expecting ':' delimiter at line 2, column 9."),
-        (["--id", "1"], b'"\xff"', 1, "--body is not UTF-8"),
+        ([], "1", 2, "--message is for one dead message: name it with --id"),
+        (["--id", "1", "--id", "2"], "1", 2, "--message is for one dead message: name it with --id"),
+        (["--id", "1"], '{\n"secret"', 1, "--message is not JSON: Expecting ':' delimiter at line 2, column 9."),
+        (["--id", "1"], b'"\xff"', 1, "--message is not UTF-8"),
         (["--id", "999999"], "1", 1, "no dead message of orders has the id 999999"),
     ],
 )
 def test_another_body_that_cannot_be_published_changes_nothing(
     pgqueue: Pgqueue, conn: Connection, orders: str, arguments: list[str], stdin: str | bytes, status: int, says: str
 ) -> None:
-    ended = pgqueue("requeue", "orders", *arguments, "--body", "-", stdin=stdin)
+    ended = pgqueue("requeue", "orders", *arguments, "--message", "-", stdin=stdin)
     assert (ended.status, len(dead(conn))) == (status, 5)
     assert says in ended.err
     assert "secret" not in ended.err

@@ -104,7 +104,7 @@ def work(program: Program, dsn: str, folder: Path) -> Work:
     """Work on queue default with a function of `handlers` until the worker ends: `work("pack", "--until-empty")`."""
 
     def call(function: str, *options: str) -> Ended:
-        arguments = ["worker", f"handlers:{function}", "--queue", "default", *options]
+        arguments = ["worker", "default", f"handlers:{function}", *options]
         with program(*arguments, dsn=dsn, cwd=folder) as process:
             out, err = process.communicate(timeout=60)
         return Ended(process.returncode, out, err)
@@ -148,7 +148,7 @@ def test_a_signal_ends_the_worker_after_the_message_in_hand(
 ) -> None:
     run(conn, verbs.publish_batch("default", [1, 2, 3]))
     conn.execute("SELECT pg_advisory_lock(7)")
-    with program("worker", "handlers:slow", "--queue", "default", dsn=dsn, cwd=folder) as process:
+    with program("worker", "default", "handlers:slow", dsn=dsn, cwd=folder) as process:
         until_waiting(conn, "wait_event = 'advisory'")
         process.send_signal(number)
         conn.execute("SELECT pg_advisory_unlock(7)")
@@ -162,9 +162,9 @@ def test_several_processes_share_the_work_and_stop_together(
     program: Program, dsn: str, conn: Connection, folder: Path
 ) -> None:
     run(conn, verbs.publish_batch("default", list(range(10))))
-    options = ["--queue", "default", "--batch-size", "1", "--processes", "2"]
+    options = ["--batch-size", "1", "--processes", "2"]
     conn.execute("SELECT pg_advisory_lock(7)")
-    with program("worker", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
+    with program("worker", "default", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
         until_waiting(conn, "wait_event = 'advisory'", sessions=2)
         process.terminate()
         conn.execute("SELECT pg_advisory_unlock(7)")
@@ -185,7 +185,7 @@ def test_a_signal_amid_the_start_of_processes_reaches_those_that_were_started(
         "os.register_at_fork(after_in_child=note, after_in_parent=stop)\n"
         "def pack(message): ...\n"
     )
-    with program("worker", "stopped:pack", "--queue", "default", "--processes", "2", dsn=dsn, cwd=folder) as process:
+    with program("worker", "default", "stopped:pack", "--processes", "2", dsn=dsn, cwd=folder) as process:
         out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "worker of queue default stopped: nothing.\n")
     children = (folder / "children").read_text().split()
@@ -200,11 +200,11 @@ def test_a_signal_amid_the_start_of_processes_reaches_those_that_were_started(
 def test_a_process_that_ends_alone_is_named_at_once_and_the_other_works_on(
     program: Program, dsn: str, conn: Connection, folder: Path, body: str, end: str
 ) -> None:
-    options = ["--queue", "default", "--processes", "2"]
+    options = ["--processes", "2"]
     run(conn, verbs.publish("default", body))
     with (
         (folder / "log").open("w") as log,
-        program("worker", "handlers:ends", *options, dsn=dsn, cwd=folder, stderr=log) as process,
+        program("worker", "default", "handlers:ends", *options, dsn=dsn, cwd=folder, stderr=log) as process,
     ):
         until(lambda: "is not started again" in (folder / "log").read_text(), process=process)
         run(conn, verbs.publish("default", "good"))
@@ -255,14 +255,15 @@ def test_a_wrong_function_is_wrong_usage(
     run(conn, verbs.publish("default", 1))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    ended = pgqueue("worker", path, "--queue", "default", "--until-empty")
+    ended = pgqueue("worker", "default", path, "--until-empty")
     assert (ended.status, ended.out) == (2, "")
     assert reason in ended.err.splitlines()[-1]
     assert conn.execute("SELECT attempts FROM messages.message").fetchall() == [(0,)], "nothing was leased"
 
 
 def test_a_worker_without_a_queue_is_wrong_usage(pgqueue: Pgqueue) -> None:
-    assert pgqueue("worker", "handlers:pack").status == 2
+    ended = pgqueue("worker", "handlers:pack")
+    assert (ended.status, ended.err.splitlines()[-1]) == (2, "error: Missing argument 'MODULE:FUNCTION'.")
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
