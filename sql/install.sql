@@ -283,6 +283,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql
 \ir views/archive_overview.sql
+\ir views/archive_retention.sql
 \ir functions/archive/message_outcomes.sql
 \ir functions/archive/outcome_counts.sql
 

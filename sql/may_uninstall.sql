@@ -2,8 +2,8 @@
 -- that belongs to somebody else. It only reads the catalogs, as whoever removes the schema may be a superuser.
 DO $$
 DECLARE
-    ours CONSTANT text[] := pg_catalog.string_to_array('archive_overview archive_policy archive_removal archive_rows audit dead_message dedup dispatch '
-        'dispatch_overview ended_message failed_attempt history history_cause history_policy history_progress inbox lane '
+    ours CONSTANT text[] := pg_catalog.string_to_array('archive_overview archive_policy archive_removal archive_retention archive_rows audit dead_message '
+        'dedup dispatch dispatch_overview dropped_queue ended_message failed_attempt history history_cause history_policy history_progress inbox lane '
         'leased_dead_message leased_message mark_number message message_archive message_archive_default message_id_seq message_overview '
         'message_rows open_dispatch pipeline_run publish_stage queue queue_grant queue_overview queue_status rings_paused_until '
         'schema_migration session_reach timer topic_binding unused_sequence upkeep_failure upkeep_run', ' ');

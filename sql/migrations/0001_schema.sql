@@ -257,6 +257,16 @@ COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retentio
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
 COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports, so that only whoever may read this table can compute them.';
 
+CREATE TABLE messages.dropped_queue (
+    queue_name text        PRIMARY KEY,
+    retention  interval    NOT NULL,
+    dropped_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE messages.dropped_queue IS 'What was promised for the archive of queues that were dropped. Forgotten a day after the last of it was removed.';
+COMMENT ON COLUMN messages.dropped_queue.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.dropped_queue.retention IS 'How long the archive keeps its messages, unless it is created again, and then has a retention of its own.';
+COMMENT ON COLUMN messages.dropped_queue.dropped_at IS 'When it was dropped last.';
+
 CREATE TABLE messages.archive_removal (
     queue_name  text        NOT NULL,
     number      bigint      NOT NULL,

@@ -14,14 +14,14 @@ BEGIN
     messages_deleted := 0;
     FOR old IN
         SELECT p.* FROM messages.archive_partitions() p
-         WHERE p.end_at < moment - (SELECT min(q.retention) FROM messages.queue q)
+         WHERE p.end_at < moment - (SELECT min(r.retention) FROM messages.archive_retention r)
            AND has_table_privilege(p.partition, 'DELETE')          -- leave out what another role made by hand
     LOOP
         -- One row that has to be kept keeps them all: one of a queue with a longer retention, or a dead message without a remedy.
         EXECUTE format($keep$
             SELECT EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= $3 AND d.archived_at < $1)
-                OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
-                            WHERE q.retention IS NULL OR $1 > $2 - q.retention)
+                OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.archive_retention r ON r.queue_name = a.queue_name
+                            WHERE r.retention IS NULL OR $1 > $2 - r.retention)
             $keep$, old.partition) INTO kept USING old.end_at, moment, old.first_at;
         CONTINUE WHEN kept;
         BEGIN
@@ -39,11 +39,11 @@ BEGIN
         PERFORM messages.set_archive_begin();
     END IF;
     FOR old IN
-        SELECT q.queue_name, moment - q.retention AS before, p.partition
-          FROM messages.queue q
+        SELECT r.queue_name, moment - r.retention AS before, p.partition
+          FROM messages.archive_retention r
           JOIN (SELECT a.partition, a.first_at FROM messages.archive_partitions() a
-                UNION ALL SELECT 'messages.message_archive_default', '-infinity') p ON p.first_at < moment - q.retention
-         WHERE q.retention IS NOT NULL AND has_table_privilege(p.partition, 'DELETE')
+                UNION ALL SELECT 'messages.message_archive_default', '-infinity') p ON p.first_at < moment - r.retention
+         WHERE has_table_privilege(p.partition, 'DELETE')
     LOOP
         EXIT WHEN messages_deleted >= max_messages;
         EXECUTE format($delete$
@@ -60,8 +60,9 @@ BEGIN
         messages_deleted := messages_deleted + gone.number;
     END LOOP;
     UPDATE messages.archive_policy SET retention_applied_at = moment WHERE messages_deleted < max_messages;
+    DELETE FROM messages.dropped_queue d WHERE messages_deleted < max_messages AND d.dropped_at < moment - d.retention - interval '1 day';
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('the archive');
 END $$;
 COMMENT ON FUNCTION messages.apply_retention(integer) IS
-    'Removes finished messages that are older than the retention of their queue: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they have a remedy. The upkeep does it every hour. PQ016: another transaction, such as an upkeep, is changing the archive.';
+    'Removes finished messages that are older than the retention of their queue, also of a queue that was dropped: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they have a remedy. The upkeep does it every hour. PQ016: another transaction, such as an upkeep, is changing the archive.';

@@ -30,6 +30,10 @@ BEGIN
     UNION ALL
     SELECT own.sequence FROM messages.queue q CROSS JOIN unnest(ARRAY[q.look_due, q.rate_mark]) AS own (sequence)
      WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND own.sequence IS NOT NULL;
+    -- Its archive stays, for as long as was promised.
+    DELETE FROM messages.dropped_queue d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
+    INSERT INTO messages.dropped_queue (queue_name, retention)
+    SELECT r.queue_name, r.retention FROM messages.archive_retention r WHERE r.queue_name = delete_queue.queue_name COLLATE "default";
     DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default";
     RETURN deleted;
 END $$;

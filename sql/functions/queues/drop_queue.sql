@@ -22,4 +22,4 @@ BEGIN
     PERFORM messages.raise_in_use(format('queue %L', drop_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
-    'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones. Waits some seconds until nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.';
+    'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones for as long as the retention of the queue says. Waits some seconds until nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.';

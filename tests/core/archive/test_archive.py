@@ -104,6 +104,24 @@ def test_retention_deletes_by_queue_where_another_queue_keeps_longer(conn: Conne
     assert kept(conn) == ["gone", "orders", "returns"]
 
 
+def test_the_retention_of_a_queue_outlives_it(conn: Connection) -> None:
+    """Its archive was promised to be gone by then, and would keep the partitions of all others."""
+    for name, days in (("orders", 30), ("returns", 70), ("forever", None), ("again", 30)):
+        run(conn, verbs.create_queue(name, **({} if days is None else {"retention": timedelta(days=days)})))
+        run(conn, verbs.drop_queue(name))
+    run(conn, verbs.create_queue("again"))
+    age(conn, 110, "orders")
+    age(conn, 60, "orders", "returns", "forever", "again")
+    done = run(conn, verbs.upkeep())
+    assert (done["partitions_dropped"], done["archive_deleted"]) == (1, 1)
+    assert kept(conn) == ["again", "forever", "returns"]
+    # The last promise counts, and nothing is remembered once there is nothing left to keep it for.
+    run(conn, verbs.drop_queue("again"))
+    conn.execute("UPDATE messages.dropped_queue SET dropped_at = dropped_at - interval '40 days'")
+    conn.execute("SELECT messages.apply_retention()")
+    assert conn.execute("SELECT queue_name FROM messages.dropped_queue").fetchall() == [("returns",)]
+
+
 def test_retention_waits_for_a_decision_about_a_dead_message(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders", result="failed")
