@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +16,7 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from multiprocessing.queues import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -33,6 +35,7 @@ from airflow_provider_pgqueue.core.signals import STOPS
 from airflow_provider_pgqueue.core.worker import Worker
 
 log = logging.getLogger(__name__)
+_LOOK_FOR_PARENT: Final = 1.0  # seconds
 _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 
 
@@ -80,7 +83,7 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
     default=1,
     show_default=True,
     help="Number of worker processes. If one dies, a warning says so, and the others continue; it is not started "
-    "again, and the exit status at the end is 1.",
+    "again, and the exit status at the end is 1. If the process that started them dies, all stop.",
 )
 @with_settings
 def worker(
@@ -200,10 +203,18 @@ def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -
     worker, and do nothing after it.
     """
     context = multiprocessing.get_context("fork")  # before any thread and any connection
+    parent = os.getpid()
+
+    def stop_without_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_FOR_PARENT)
+        log.warning("the process that started worker process %s is gone: stopping", os.getpid())
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def serve_and_tell(told: _Told) -> None:
         for wanted in STOPS:
             signal.signal(wanted, lambda *_: None)
+        threading.Thread(target=stop_without_parent, name="pgqueue-parent", daemon=True).start()
         try:
             told.put(serve())
         except PgQueueError as error:

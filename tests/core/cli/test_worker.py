@@ -193,6 +193,23 @@ def test_a_signal_amid_the_start_of_processes_reaches_those_that_were_started(
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
+def test_the_processes_stop_when_their_parent_is_killed(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    sessions = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pgqueue worker'"
+    run(conn, verbs.publish_batch("default", [1, 2]))
+    conn.execute("SELECT pg_advisory_lock(7)")
+    options = ["--queue", "default", "--batch-size", "1", "--processes", "2"]
+    with program("worker", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
+        until_waiting(conn, "wait_event = 'advisory'", sessions=2)
+        process.kill()
+        process.wait(30)
+        conn.execute("SELECT pg_advisory_unlock(7)")
+        until(lambda: not conn.execute(sessions.encode()).rowcount, what="the processes to end")
+    # The message in hand is finished first.
+    assert [result for _, result, _ in results(conn)] == ["success", "success"]
+
+
 @pytest.mark.parametrize(
     ("body", "end"),
     [("kill", "SIGKILL"), ("exit", "exit status 3"), ("break", r"exit status 1 \(InvalidOutcome: .+\)")],
