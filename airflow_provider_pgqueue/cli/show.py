@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.cli.text import one_line, printable, say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
-from airflow_provider_pgqueue.core.frames import own_frames
+from airflow_provider_pgqueue.core.frames import first_seen, own_frames, without_class
 from airflow_provider_pgqueue.core.message import RESULTS
 from airflow_provider_pgqueue.core.query import query
 
@@ -51,9 +51,11 @@ def show(settings: Settings, id: int, body: bool, traces: bool) -> None:
         say(to_text({"entries": entries} | ({"body": inside["body"], "headers": inside["headers"]} if inside else {})))
         return
     say(f"message {id} of queue {life[0]['queue_name']}" + _named(life[0], "reference", ", reference "))
-    for row in life:
+    for row, first in zip(life, first_seen(life), strict=True):
         say(_line(row))
-        if traces and row["traceback"]:
+        if traces and first:
+            say(f"    The traceback is that of attempt {first}.")
+        elif traces and row["traceback"]:
             own = own_frames(row["traceback"])
             say(indent(f"{own}\n\nThe whole traceback:\n{row['traceback']}" if own else row["traceback"], "    "))
     if traces and not any(row["traceback"] for row in life):
@@ -73,7 +75,7 @@ def _line(row: Row) -> str:
     said = f"{cell(row['at'])}  {row['entry']}" + _named(row, "result", " as ") + _named(row, "attempt", ", attempt ")
     said += _named(row, "other_id", " as " if row["entry"] == "requeued" else " for ") + _named(row, "actor", ", by ")
     said += _named(row, "run_id", f", run of {row['dag_id']}: ") + _named(row, "until", ", until ")
-    why = ": ".join(dict.fromkeys(filter(None, (row["error"], row["details"]))))
+    why = ": ".join(filter(None, (row["error"], without_class(row["details"], row["error"]))))
     return said + (f"\n    {one_line(why)}" if why else "")
 
 

@@ -13,7 +13,7 @@ from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-from airflow_provider_pgqueue.core.frames import own_frames
+from airflow_provider_pgqueue.core.frames import first_seen, own_frames, without_class
 from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
 from airflow_provider_pgqueue.core.unseen import legible
 from airflow_provider_pgqueue.web.guard import token_for
@@ -76,6 +76,8 @@ def _environment() -> Environment:
         "shown": shown,
         "task": lambda name: task_of(name) if name else None,
         "own_frames": own_frames,
+        "first_seen": first_seen,
+        "without_class": without_class,
         "combine": lambda given, more: {**given, **more},
         "segment": lambda text: quote(str(text), safe=""),
         "query": lambda given: urlencode({key: value for key, value in given.items() if value not in (None, "")}),

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import Consumer, Message, run, verbs
 from tests.conftest import Connection
 from tests.web.conftest import Browse
 
@@ -140,6 +140,21 @@ def test_every_attempt_is_on_the_page_of_a_message_with_the_frames_of_the_handle
     assert "Error1" in page
     assert "CANARY" not in page
     assert "shop.py" not in page
+
+
+def test_equal_attempts_have_one_traceback_and_name_the_class_once(
+    browse: Browse, conn: Connection, queue: Queue
+) -> None:
+    id_ = run(conn, verbs.publish(queue("orders", max_attempts=3, backoff_first="0"), 1))
+
+    def handle(message: Message) -> None:
+        raise KeyError("city")
+
+    Consumer(queue_name="orders", handle=handle).drain(conn)
+    page = html.unescape(browse(may_act=True).get(f"/messages/{id_}").text)
+    assert page.count("The whole traceback") == 1
+    assert page.count("The traceback is that of attempt 1.") == 2
+    assert page.count("<b>KeyError</b> 'city'</div>") == 3
 
 
 def test_a_message_that_waits_behind_its_group_has_a_page(browse: Browse, conn: Connection, queue: Queue) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from airflow_provider_pgqueue.cli.program import COMMANDS
 from airflow_provider_pgqueue.cli.program import program as whole_program
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import Consumer, Message, run, verbs
 from tests.core.cli.conftest import Ended, Pgqueue, Program
 from tests.core.cli.test_commands import kill
 from tests.waiting import PATIENCE
@@ -98,6 +98,23 @@ shop.StockError: none left"""
         assert "GRANT messages_reader TO looker" in refused.err
     finally:
         conn.execute("DROP ROLE looker")
+
+
+def test_equal_attempts_have_one_traceback_and_name_the_class_once(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue
+) -> None:
+    id_ = run(conn, verbs.publish(queue("orders", max_attempts=3, backoff_first="0"), 1))
+
+    def handle(message: Message) -> None:
+        raise KeyError("city")
+
+    Consumer(queue_name="orders", handle=handle).drain(conn)
+    shown = pgqueue("show", str(id_), "--traceback").out
+    assert shown.count("The whole traceback:") == 1
+    assert shown.count("The traceback is that of attempt 1.") == 2
+    plain = pgqueue("show", str(id_)).out
+    assert plain.count("\n    KeyError: 'city'\n") == 3
+    assert "KeyError: KeyError" not in plain
 
 
 def test_requeue_says_what_it_left_out(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
