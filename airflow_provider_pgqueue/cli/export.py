@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core.quantity import quantity
+
+if TYPE_CHECKING:
+    from airflow_provider_pgqueue.export.exporter import Until
 
 
 @click.command()
@@ -33,6 +36,13 @@ from airflow_provider_pgqueue.core.quantity import quantity
     metavar="NAME",
     help="Only this partition, such as message_archive_202601, whatever its age; can be repeated.",
 )
+@click.option(
+    "--until",
+    type=click.Choice(["completed", "now"]),
+    default="completed",
+    show_default=True,
+    help="now also exports what is in partitions that still take messages; these are not dropped.",
+)
 @click.option("--drop", is_flag=True, help="Drop each partition after its export was compared with it, row by row.")
 @click.option(
     "--parallelism",
@@ -43,9 +53,15 @@ from airflow_provider_pgqueue.core.quantity import quantity
 )
 @with_settings
 def export(
-    settings: Settings, target: str, older_than: timedelta, partitions: Sequence[str], drop: bool, parallelism: int
+    settings: Settings,
+    target: str,
+    older_than: timedelta,
+    partitions: Sequence[str],
+    until: Until,
+    drop: bool,
+    parallelism: int,
 ) -> None:
-    """Export the completed partitions of the archive to Parquet.
+    """Export the completed partitions of the archive to Parquet, or with --until now all that is there.
 
     Killed or not, run it again: what is exported and unchanged is skipped. What --drop has to keep is named with the
     reason, and the next run tries again. Needs adbc-driver-manager, adbc-driver-postgresql and pyarrow.
@@ -64,6 +80,7 @@ def export(
             older_than=older_than,
             partitions=partitions,
             drop=drop,
+            until=until,
             parallelism=parallelism,
         )
     show_done(settings, summary, _text(summary))
@@ -75,4 +92,6 @@ def _text(summary: dict[str, Any]) -> str:
     if summary["exported"]:
         done += f" with {quantity(summary['rows'])} in {quantity(summary['files'], 'file')}"
     kept = [f"kept {name}: {why.rstrip('.')}" for name, why in summary["kept"].items()]
+    if not summary["exported"]:
+        kept += [f"{name} waits: {why}" for name, why in summary["waiting"].items()]
     return "; ".join([f"{done}, {len(summary['skipped']):,} skipped, {len(summary['dropped']):,} dropped", *kept]) + "."

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.export.connection import Database, translated
-from airflow_provider_pgqueue.export.exporter import NAME, RULES, Exporter, Summary
+from airflow_provider_pgqueue.export.exporter import NAME, RULES, Exporter, Summary, Until
 from airflow_provider_pgqueue.export.manifest import all_manifests
 from airflow_provider_pgqueue.export.target import Target
 
@@ -37,8 +37,9 @@ def export_archive(
     older_than: Duration = timedelta(0),
     partitions: Sequence[str] = (),
     drop: bool = False,
+    until: Until = "completed",
 ) -> Summary:
-    """Write closed partitions of the archive as Parquet, verify them, drop them if wanted; return what was done.
+    """Write completed partitions of the archive as Parquet, verify them, drop them if wanted; return what was done.
 
     This is the `export` of `airflow_provider_pgqueue.spark`, with threads of this process in place of tasks: the files,
     the manifests, the promises and the summary are the same, and each continues what the other began. No run is
@@ -50,7 +51,9 @@ def export_archive(
     :param older_than: Only partitions whose time ended at least this long ago.
     :param partitions: Only these, whatever their age.
     :param drop: Drop each partition after its export was compared with it.
-    :raises InvalidArgument: for a partition that does not exist or is not closed.
+    :param until: `now` also exports what is in partitions that still take messages; these are not dropped, and exported
+        again when they have changed. By default such partitions are in `waiting` of the summary, with the reason.
+    :raises InvalidArgument: for a partition that does not exist, or is not completed.
     :raises ExportError: if the target cannot be written; ExportDiffers if a partition changes all the time.
     """
     check(locals(), _RULES)
@@ -58,7 +61,7 @@ def export_archive(
     exporter = Exporter(Database(dsn or ""), Target.open(target), Threads(parallelism))
     with exporter.database.connect(NAME, check_schema=True):
         pass
-    return exporter.all(older_than, names, drop=drop)
+    return exporter.all(older_than, names, drop=drop, until=until)
 
 
 def export_files(target: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Closed partitions of the archive become Parquet; with `drop`, a partition that was compared with it is dropped.
+"""Partitions of the archive become Parquet; with `drop`, a partition that was compared with it is dropped.
 
 At any time the older export of a partition or the new one is whole and valid. The files of each export have names of
 their own: the new ones are placed next to the old ones, then the manifest is replaced, and only then the old ones go.
@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 from uuid import uuid4
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, duration
+from airflow_provider_pgqueue.core.argument import Rule, duration, one_of
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.duration import Duration
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, duration_text
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     ExportDamaged,
@@ -44,7 +44,7 @@ from airflow_provider_pgqueue.export.manifest import (
     manifest_path,
     staging_folder,
 )
-from airflow_provider_pgqueue.export.partition import Partition, closed_partitions, drop_partition
+from airflow_provider_pgqueue.export.partition import Partition, drop_partition, partitions_to_export
 from airflow_provider_pgqueue.export.target import Target
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,11 @@ _TRIES: Final = 3
 _DROPPED: Final = "dropped"
 SAFE: Final = "Nothing was dropped that is not exported."
 NAME: Final = "pgqueue export"  # of its sessions
-RULES: Final[Mapping[str, Rule]] = {"older_than": duration(timedelta(0), timedelta(days=36_500))}
+Until = Literal["completed", "now"]
+RULES: Final[Mapping[str, Rule]] = {
+    "older_than": duration(timedelta(0), timedelta(days=36_500)),
+    "until": one_of("completed", "now"),
+}
 Connection = psycopg.Connection[Any]
 Summary = dict[str, Any]
 _Item = TypeVar("_Item")
@@ -85,17 +89,22 @@ class Exporter:
     target: Target
     for_each: ForEach
 
-    def all(self, older_than: Duration, partitions: Sequence[str], *, drop: bool) -> Summary:
-        """Do all that is to be done and return what it was: partitions, rows, bytes, files, seconds."""
-        with _clear(self.target):
-            return self._all(older_than, partitions, drop=drop)
+    def all(
+        self, older_than: Duration, partitions: Sequence[str], *, drop: bool, until: Until = "completed"
+    ) -> Summary:
+        """Do all that is to be done and return what it was: partitions, rows, bytes, files, seconds.
 
-    def _all(self, older_than: Duration, partitions: Sequence[str], *, drop: bool) -> Summary:
+        `waiting` says why partitions with messages were left out.
+        """
+        with _clear(self.target):
+            return self._all(older_than, partitions, drop=drop, until=until)
+
+    def _all(self, older_than: Duration, partitions: Sequence[str], *, drop: bool, until: Until) -> Summary:
         started = time.monotonic()
         done: dict[str, list[Manifest]] = {"exported": [], "skipped": [], "dropped": []}
         kept: dict[str, str] = {}
         found = files_by_partition(self.target)
-        names = self._names(older_than, partitions)
+        names, waiting = self._names(older_than, partitions, until)
         self._tidy({name: paths for name, paths in found.items() if name not in names})
         for name in names:
             try:
@@ -113,23 +122,29 @@ class Exporter:
         return {
             **{what: [manifest.partition for manifest in manifests] for what, manifests in done.items()},
             "kept": kept,
+            "waiting": waiting,
             "rows": sum(manifest.rows for manifest in done["exported"]),
             "bytes": sum(manifest.bytes for manifest in done["exported"]),
             "files": sum(len(manifest.files) for manifest in done["exported"]),
             "seconds": round(time.monotonic() - started, 3),
         }
 
-    def _names(self, older_than: Duration, partitions: Sequence[str]) -> list[str]:
-        """Return the partitions to export; those that are asked for by name, also if they were dropped already."""
+    def _names(self, older_than: Duration, partitions: Sequence[str], until: Until) -> tuple[list[str], dict[str, str]]:
+        """Return the partitions to export, and why others wait that have messages.
+
+        Those that are asked for by name are among them also if they were dropped already.
+        """
         with self.database.connect(NAME) as conn:
-            found = closed_partitions(conn, older_than=older_than, names=partitions)
+            found = partitions_to_export(conn, older_than=older_than, names=partitions, with_open=until == "now")
             names = [partition.name for partition in found]
+            others = [] if partitions else partitions_to_export(conn)
+            waiting = {other.name: _why_waiting(other, older_than) for other in others if other.name not in names}
             for name in partitions:
                 if name not in names:
                     if Manifest.read(self.target, name) is None:
                         run(conn, verbs.archive_checksums(name, 0, 0))  # raises what is wrong with the name
                     names.append(name)
-        return names
+        return names, waiting
 
     def _tidy(self, found: Mapping[str, list[str]]) -> None:
         """Remove what a killed export left of partitions that this run does not export."""
@@ -154,6 +169,8 @@ class Exporter:
                 manifest.remove_others(self.target, found)
                 if not (present and drop):
                     return what, manifest, ""
+                if open_yet := [one for one in partitions_to_export(conn, names=[name]) if one.is_open]:
+                    return what, manifest, _still_open(*open_yet)
                 try:
                     why = self._drop(conn, manifest)
                     break
@@ -193,7 +210,7 @@ class Exporter:
         except ExportDamaged as error:
             log.warning("partition %s: %s", name, error)
             manifest = None
-        found = closed_partitions(conn, names=[name])
+        found = partitions_to_export(conn, names=[name])
         if not found:
             if manifest is None:
                 raise PartitionGone(name)
@@ -234,7 +251,7 @@ class Exporter:
         try:
             return drop_partition(conn, manifest, md5s) or _DROPPED
         except InvalidArgument:
-            if closed_partitions(conn, names=[manifest.partition]):
+            if partitions_to_export(conn, names=[manifest.partition]):
                 raise
             return "somebody else dropped it meanwhile"
 
@@ -259,7 +276,7 @@ class Exporter:
     def _stage(self, conn: Connection, partition: Partition) -> tuple[Manifest, dict[str, File]]:
         """Write all files of a partition, again if a row changed meanwhile: it may have moved to another range."""
         for _ in range(_TRIES):
-            found = closed_partitions(conn, names=[partition.name])
+            found = partitions_to_export(conn, names=[partition.name])
             if not found:
                 raise PartitionGone(partition.name)
             manifest, staged = self._stage_chunks(found[0])
@@ -300,6 +317,16 @@ class Exporter:
             files=tuple(sorted(staged.values(), key=lambda file: file.path)),
         )
         return manifest, staged
+
+
+def _still_open(partition: Partition) -> str:
+    return f"it takes messages until {partition.end_at:%Y-%m-%d %H:%M %Z}"
+
+
+def _why_waiting(partition: Partition, older_than: Duration) -> str:
+    if partition.is_open:
+        return f"{_still_open(partition)}; --until now exports what it has"
+    return f"it was completed less than {duration_text(as_timedelta(older_than))} ago"
 
 
 @contextmanager

@@ -31,7 +31,10 @@ _VERSION: Final = sql.SQL("count(*), coalesce(bit_xor(hashtidextended(a.ctid, a.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A completed partition of the archive, as it was when it was read."""
+    """A partition of the archive, as it was when it was read.
+
+    :param before_xid: of one that still takes messages, the transaction before which an export reads what was archived.
+    """
 
     name: str
     oid: int
@@ -41,6 +44,12 @@ class Partition:
     bytes: int
     rows_in_page: float
     columns: dict[str, str]
+    before_xid: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still takes messages."""
+        return self.before_xid is not None
 
     def chunks(self) -> tuple[Chunk, ...]:
         """Cut the pages into ranges of at most about 250,000 messages and 256 MB."""
@@ -69,19 +78,25 @@ class Partition:
 
     def _rows(self) -> sql.Composed:
         # From the table, pruned to the partition, which the role may not read by itself.
-        return sql.SQL("FROM messages.message_archive a WHERE a.archived_at >= {} AND a.archived_at < {}").format(
-            self.first_at, self.end_at
-        )
+        before = sql.SQL("") if self.before_xid is None else sql.SQL(" AND a.xid < {}").format(self.before_xid)
+        within = sql.SQL("FROM messages.message_archive a WHERE a.archived_at >= {} AND a.archived_at < {}{}")
+        return within.format(self.first_at, self.end_at, before)
 
 
-def closed_partitions(
-    conn: psycopg.Connection[Any], *, older_than: Duration = timedelta(0), names: Collection[str] = ()
+def partitions_to_export(
+    conn: psycopg.Connection[Any],
+    *,
+    older_than: Duration = timedelta(0),
+    names: Collection[str] = (),
+    with_open: bool = True,
 ) -> list[Partition]:
     """Return the partitions whose time ended so long ago, or those with these names; oldest first.
 
-    Names that no partition has are left out. Raises PermissionDenied if the role may not export.
+    With `with_open` also those with messages that still take some. Names that no partition has are left out. Raises
+    PermissionDenied if the role may not export.
     """
-    found = run(conn, verbs.closed_archive_partitions(older_than=older_than, names=list(names) or None))
+    statement = verbs.closed_archive_partitions(older_than=older_than, names=list(names) or None, with_open=with_open)
+    found = run(conn, statement)
     return [Partition(**row | {"columns": dict(row["columns"])}) for row in found]
 
 

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.export.export import Threads
-from airflow_provider_pgqueue.export.exporter import Exporter
+from airflow_provider_pgqueue.export.exporter import Exporter, Until
 from airflow_provider_pgqueue.export.target import Target
 from tests.archive import change
 
@@ -73,9 +73,10 @@ def amid(dsn: str, target: Path) -> Export:
         for_each: Callable[..., list[Any]] = THREADS,
         database: type[Database] = Database,
         to: type[Target] = Target,
+        until: Until = "completed",
     ) -> dict[str, Any]:
         exporter = Disturbed(database(dsn), to.open(str(target)), for_each, before, after)
-        return exporter.all(timedelta(0), partitions, drop=drop)
+        return exporter.all(timedelta(0), partitions, drop=drop, until=until)
 
     return export
 

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -40,6 +40,7 @@ from tests.waiting import until
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
 
 
 # What is done ---------------------------------------------------------------------------------------------------------
@@ -57,6 +58,7 @@ def test_the_archive_is_exported_dropped_and_the_next_export_skips_it(
         "skipped": [],
         "dropped": [name],
         "kept": {},
+        "waiting": {young: "it was completed less than 50d ago"},
         "rows": 3000,
         "bytes": sum(Path(path).stat().st_size for path in export_files(str(target))),
         "files": len(export_files(str(target))),
@@ -65,6 +67,55 @@ def test_the_archive_is_exported_dropped_and_the_next_export_skips_it(
     assert rows_in_export(target) == expected
     again = do(partitions=name, drop=True)
     assert (again["skipped"], again["exported"], again["rows"]) == ([name], [], 0)
+
+
+@pytest.fixture
+def this_month(conn: Connection) -> str:
+    """The partition that takes messages now, with twenty in it."""
+    conn.execute(
+        "INSERT INTO messages.message_archive (queue_name, result, created_at, message)"
+        " SELECT 'orders', 'success', now(), to_jsonb(n) FROM generate_series(1, 20) n"
+    )
+    ((name,),) = conn.execute("SELECT DISTINCT tableoid::regclass::text FROM messages.archive_rows").fetchall()
+    return str(name).removeprefix("messages.")
+
+
+def test_what_this_month_has_is_exported_if_asked_for_kept_and_exported_whole_later(
+    conn: Connection, connect: Connect, target: Path, do: Export, this_month: str
+) -> None:
+    nothing = do()
+    assert (nothing["exported"], list(nothing["waiting"])) == ([], [this_month])
+    assert "it takes messages until " in nothing["waiting"][this_month]
+    slow = connect(autocommit=False)
+    slow.execute("INSERT INTO messages.message_archive (queue_name, result, created_at, message)"
+                 " VALUES ('orders', 'success', now(), '0')")  # fmt: skip
+    with pytest.raises(InvalidArgument, match="takes messages until"):
+        do(partitions=this_month)
+    done = do(until="now", drop=True)
+    assert (done["exported"], done["rows"], done["dropped"], done["waiting"]) == ([this_month], 20, [], {})
+    assert "it takes messages until " in done["kept"][this_month]
+    assert rows_in_export(target) == rows_in_archive(conn, this_month)
+    assert do(until="now")["skipped"] == [this_month]
+    slow.commit()
+    again = do(until="now")
+    assert (again["exported"], again["rows"]) == ([this_month], 21)
+    assert rows_in_export(target) == rows_in_archive(conn, this_month)
+
+
+def test_what_is_archived_while_this_month_is_exported_is_left_to_the_next_export(
+    conn: Connection, connect: Connect, target: Path, amid: Export, do: Export, this_month: str
+) -> None:
+    other = connect()
+    more = "INSERT INTO messages.message_archive (result, created_at, message) VALUES ('success', now(), '0')"
+    before = rows_in_archive(conn, this_month)
+
+    def work(items: Any, work: Any, doing: str = "") -> list[Any]:
+        other.execute(more.encode())
+        return THREADS(items, work, doing)
+
+    done = amid(until="now", for_each=work)
+    assert (done["rows"], rows_in_export(target)) == (20, before)
+    assert do(until="now")["rows"] == 21
 
 
 def test_the_files_lie_by_queue_result_and_day(conn: Connection, target: Path, do: Export) -> None:
@@ -231,11 +282,14 @@ def test_the_example_of_the_documentation_exports_and_reads(
     expected = rows_in_archive(conn, name)
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
     documented: dict[str, Any] = {}
-    for mark in ("without Spark", "export files"):
+    for mark in ("without Spark", "export files", "export in pandas"):
         (example,) = of_page("docs/how-to/export.md", "py", mark)
         exec(example.replace("/data/messages", str(target)), documented)
     assert documented["summary"]["dropped"] == [name]
     assert sorted(documented["messages"].to_table()["id"].to_pylist()) == [row[0] for row in expected]
+    counted = documented["counted"]
+    assert counted.sum() == len(expected)
+    assert set(counted.index.get_level_values("queue_name")) == {"orders", "returns"}
 
 
 def test_while_files_are_read_back_it_says_how_many_are_done(

@@ -21,9 +21,12 @@ def archive_partitions() -> Statement[list[Row]]:
 
 
 def closed_archive_partitions(
-    *, older_than: Duration = timedelta(0), names: Collection[str] | None = None
+    *, older_than: Duration = timedelta(0), names: Collection[str] | None = None, with_open: bool = False
 ) -> Statement[list[Row]]:
-    """List the partitions that were completed so long ago, or those with these names, with their sizes and columns."""
+    """List the partitions that were completed so long ago, or those with these names, with their sizes and columns.
+
+    With `with_open` also those with messages that still take some.
+    """
     return Statement("closed_archive_partitions", locals(), list)
 
 

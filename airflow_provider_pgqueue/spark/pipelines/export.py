@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core.argument import check, several
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import ExportError
-from airflow_provider_pgqueue.export.exporter import RULES, SAFE, Exporter
+from airflow_provider_pgqueue.export.exporter import RULES, SAFE, Exporter, Until
 from airflow_provider_pgqueue.export.target import Target, shown
 from airflow_provider_pgqueue.spark.pipelines.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each
@@ -33,8 +33,9 @@ def export(
     older_than: Duration = timedelta(0),
     partitions: Sequence[str] = (),
     drop: bool = False,
+    until: Until = "completed",
 ) -> Summary:
-    """Write closed partitions of the archive as Parquet, verify them, drop them if wanted.
+    """Write completed partitions of the archive as Parquet, verify them, drop them if wanted.
 
     A partition is exported as a whole: the export is valid once its manifest exists. After a crash run it again; what
     is exported and unchanged is skipped. Before a partition is dropped, its files are read back, and PostgreSQL
@@ -46,14 +47,16 @@ def export(
     :param older_than: Only partitions whose time ended at least this long ago.
     :param partitions: Only these, whatever their age.
     :param drop: Drop each partition after its export was compared with it.
-    :raises InvalidArgument: for a partition that does not exist or is not closed.
+    :param until: `now` also exports what is in partitions that still take messages; these are not dropped, and exported
+        again when they have changed. By default such partitions are in `waiting` of the summary, with the reason.
+    :raises InvalidArgument: for a partition that does not exist, or is not completed.
     :raises ExportError: if the target cannot be written; ExportDiffers if a partition changes all the time.
     """
     check(locals(), RULES)
     opened, names = Target.open(target), several("partitions", partitions)
     pipeline = replace(Pipeline.of(spark, "export", run_id, dsn, parallelism), about=(shown(target),))
     exporter = Exporter(pipeline.database, opened, _Tasks(pipeline, opened))
-    return pipeline.once(lambda: exporter.all(older_than, names, drop=drop))
+    return pipeline.once(lambda: exporter.all(older_than, names, drop=drop, until=until))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,22 @@ def test_partitions_are_exported_dropped_and_skipped_the_next_time(
     again = pgqueue(*arguments, "--partition", old, "--partition", young, "--json")
     assert (again.json["skipped"], again.json["exported"], again.json["rows"]) == ([old], [young], 100)
     assert pgqueue(*arguments).out == "exported 0 partitions, 1 skipped, 0 dropped.\n"
+
+
+def test_in_the_first_month_it_says_why_nothing_is_exported_and_exports_what_is_there_if_asked(
+    pgqueue: Pgqueue, conn: Connection, tmp_path: Path
+) -> None:
+    conn.execute("INSERT INTO messages.message_archive (result, created_at, message) VALUES ('success', now(), '1')")
+    arguments = ("export", "--target", str(tmp_path))
+    said = pgqueue(*arguments).out
+    assert re.fullmatch(
+        r"exported 0 partitions, 0 skipped, 0 dropped; message_archive_\d+ waits: it takes messages until "
+        r"\d{4}-\d\d-01 00:00 UTC; --until now exports what it has\.\n",
+        said,
+    )
+    done = pgqueue(*arguments, "--until", "now")
+    assert done.out == "exported 1 partition with 1 message in 1 file, 0 skipped, 0 dropped.\n"
+    assert len(export_files(str(tmp_path))) == 1
 
 
 def test_what_cannot_be_dropped_now_is_named_with_the_reason(
