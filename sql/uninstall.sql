@@ -13,6 +13,14 @@ BEGIN
             AND (username = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user));
     END IF;
 END $$;
+DO $$
+BEGIN
+    -- What pgmq.sql made, and not the extension of that name.
+    IF EXISTS (SELECT FROM pg_namespace n JOIN pg_namespace m ON m.nspowner = n.nspowner
+                WHERE n.nspname = 'pgmq' AND m.nspname = 'messages' AND obj_description(n.oid, 'pg_namespace') LIKE 'PGMQ''s names for %') THEN
+        DROP SCHEMA pgmq CASCADE;
+    END IF;
+END $$;
 DROP SCHEMA messages CASCADE;
 DO $$
 DECLARE

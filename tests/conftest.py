@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ def _left_out(config: pytest.Config) -> list[str]:
     without_cron = [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
     without_cron += [] if pgbouncer.find() else ["pooler"]
     without_cron += [] if prometheus.find() else ["prometheus"]
+    without_cron += [] if shutil.which("npm") else ["npm"]
     return without_cron if chromium.find() else [*without_cron, "browser"]
 
 

@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_pgqueue.core import Consumer, LeaseLost, Retry, run, verbs
 from airflow_provider_pgqueue.core.errors import CronUnavailable
 from airflow_provider_pgqueue.core.installation import CRON_ROLE
+from airflow_provider_pgqueue.core.pgmq import install_names
 from tests.waiting import until, until_a_message_expires, until_leases_expire
 from tools.postgres import Cluster
 
@@ -214,6 +215,20 @@ def test_s1_a_consumer_sets_the_timeout_anew_and_comes_back_later(connect: Conne
     assert consumer.drain(conn) == {"retried": 1}
     assert consumer.drain(conn) == {}
     assert until(lambda: consumer.drain(conn)) == {"success": 1}
+    assert results(conn) == ["success"]
+
+
+def test_s1_its_statements_run_as_they_are_written(conn: Connection, queue: Queue) -> None:
+    """With the optional names of PGMQ: sql/pgmq.sql. Only its quotes are typographic, and the id a placeholder."""
+    install_names(conn)
+    run(conn, verbs.publish(queue("task_queue"), {"create": 7}))
+    run(conn, verbs.publish(queue("test_queue"), {"create": 8}))
+    (record,) = conn.execute("select pgmq.read('task_queue', 30, 1)").fetchone()
+    msg_id = record.strip("(").split(",")[0]
+    assert conn.execute("select pgmq.read('task_queue', 30, 1)").fetchall() == []
+    assert conn.execute(f"select pgmq.set_vt('task_queue', {msg_id}, 60)".encode()).rowcount == 1
+    (last,) = conn.execute("select msg_id from pgmq.read('test_queue', 30, 1)").fetchone()
+    assert conn.execute(f"select pgmq.archive('test_queue', {last})".encode()).fetchone() == (True,)
     assert results(conn) == ["success"]
 
 

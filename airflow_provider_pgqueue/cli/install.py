@@ -13,6 +13,7 @@ from airflow_provider_pgqueue.cli.output import show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import installation, migrations
 from airflow_provider_pgqueue.core.errors import INSTALL, SchemaMissing
+from airflow_provider_pgqueue.core.pgmq import install_names, names_of_pgmq
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query, sql_folder
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
@@ -29,19 +30,23 @@ from airflow_provider_pgqueue.core.upkeep import do_upkeep
     metavar="NAME",
     help="The login that pg_cron does the upkeep as. Default: this one; for a superuser messages_cron.",
 )
+@click.option("--pgmq", is_flag=True, help="Also make schema pgmq, for the clients of PGMQ.")
 @click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
 @with_settings
-def install(settings: Settings, cron: bool | None, cron_role: str | None, print_sql: bool) -> None:
+def install(settings: Settings, cron: bool | None, cron_role: str | None, pgmq: bool, print_sql: bool) -> None:
     """Install or upgrade the schema; let pg_cron do the upkeep where it is available.
 
     Run it after every upgrade of the package; running it twice does no harm.
     """
     if print_sql:
-        script = _install_script(cron)
+        script = _install_script(cron) + (names_of_pgmq() if pgmq else "")
         show(settings, {"sql": script}, "") if settings.as_json else click.echo(script, nl=False)
         return
     with connected(settings, check=False) as conn:
         found = {"database": conn.info.dbname, **installation.install(conn, cron=cron, cron_role=cron_role)}
+        if pgmq:
+            install_names(conn)
+        found["pgmq"] = pgmq
     show_done(settings, found, _installed(found))
 
 
@@ -51,6 +56,8 @@ def _installed(found: dict[str, Any]) -> str:
         text = f"installed schema messages, {version}, in {database}."
     else:
         text = f"schema messages in {database} is already up to date, {version}."
+    if found["pgmq"]:
+        text += " Clients of PGMQ find their names in schema pgmq."
     if found["no_roles_because"]:
         text += f" There are no group roles: {found['no_roles_because']}"
     if found["upkeep_mode"] == "pg_cron":

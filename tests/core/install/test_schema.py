@@ -42,6 +42,7 @@ def test_install_sql_includes_every_file(dsn: str) -> None:
     folder = ROOT / "sql"
     files = {str(path.relative_to(folder)) for path in folder.rglob("*.sql")} - {
         "install.sql",
+        "pgmq.sql",
         "uninstall.sql",
         "may_uninstall.sql",
         "drop_marks.sql",
