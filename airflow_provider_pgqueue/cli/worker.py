@@ -29,6 +29,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line
 from airflow_provider_pgqueue.core.connection import conninfo_of, parameters, process_name
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.deadline import end_thread
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.signals import STOPS
@@ -203,6 +204,7 @@ def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -
     worker, and do nothing after it.
     """
     context = multiprocessing.get_context("fork")  # before any thread and any connection
+    end_thread()
     parent = os.getpid()
 
     def stop_without_parent() -> None:

@@ -15,6 +15,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import RowFactory, dict_row, tuple_row
 
+from airflow_provider_pgqueue.core.deadline import begin_wait, end_wait
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, refused
 from airflow_provider_pgqueue.core.privilege import fix_of
 from airflow_provider_pgqueue.core.query import query
@@ -49,9 +50,11 @@ def fetch(
 ) -> list[T]:
     """Return the rows of a statement, in binary, inside the caller's transaction if one is open.
 
-    Raises what `fix` makes of an error of the driver. After another exception the statement is canceled, and `late`
+    An answer that is lost on its way is not waited for; see `begin_wait`. Raises what `fix` makes of an error of the
+    driver. After another exception the statement is canceled, and `late`
     gets its results, in case it had finished already.
     """
+    wait = begin_wait(conn)
     try:
         cursor = cursor or conn.cursor(row_factory=rows)
         # A single statement needs a transaction behind a pooler whose role is not READ COMMITTED.
@@ -66,6 +69,8 @@ def fetch(
         if late is not None:
             late += results
         raise
+    finally:
+        end_wait(wait)
 
 
 def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:

@@ -16,6 +16,7 @@ from psycopg.pq import Format
 from psycopg.rows import tuple_row
 from psycopg.types.json import JsonbBinaryLoader, set_json_loads
 
+from airflow_provider_pgqueue.core.deadline import know, within
 from airflow_provider_pgqueue.core.errors import (
     INSTALL,
     UPGRADE,
@@ -56,8 +57,9 @@ def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any)
 
     Its transactions are READ COMMITTED, and texts, times and durations arrive as they were sent, whatever the role,
     database or server sets; behind a pooler that holds for the verbs, and for what is inside `conn.transaction()`. JSON
-    that Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
-    parameters of libpq and psycopg. With `check_schema` it raises as `check_version` does.
+    that Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds, and a server that
+    takes the connection and does not answer after ten. `arguments` are parameters of libpq and psycopg. With
+    `check_schema` it raises as `check_version` does.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
     another session: then `prepare_threshold` is None. Give it, also in the connection string, to say otherwise.
@@ -68,13 +70,15 @@ def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any)
         conn = psycopg.connect(autocommit=True, **given)
         try:
             cursor = conn.cursor(row_factory=tuple_row)
-            row = cursor.execute(query("pin_settings"), [conn.info.backend_pid], prepare=False).fetchone()
+            with within(conn, _PATIENCE):
+                row = cursor.execute(query("pin_settings"), [conn.info.backend_pid], prepare=False).fetchone()
         except BaseException:
             conn.close()
             raise
     except psycopg.Error as error:
         raise translate(error) from error
     conn.isolation_level = _mind_pooler(conn, row, given)
+    know(conn, direct=row is not None and row[0] == conn.info.backend_pid)
     read_any_json(conn)
     if check_schema:
         try:
@@ -169,7 +173,7 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     """Return the newest migration, and the oldest version whose packages may work next to it."""
     try:
         # A transaction of its own, so that an error does not spoil the caller's.
-        with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+        with within(conn, _PATIENCE), conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
             ((newest, oldest),) = cursor.execute(query("install/versions")).fetchall()
     except psycopg.Error as error:
         if error.sqlstate not in _UNDEFINED:

@@ -20,6 +20,10 @@ class Tuning:
     """Dead messages of one transaction: a second or so, and whoever stops the command stops it after that."""
     last_moment: float = 3.5
     """How long a task that is stopped may finish its message before that is released, too: Airflow kills it after 5."""
+    silent_after: float = 5.0
+    """Until it is asked whether the server still works on a statement, and how long it must have worked on nothing."""
+    longest_wait: float = 60.0
+    """How long a consumer waits for an answer where a pooler hides what became of its statement."""
     look_at_started_every: float = 20.0
     """After which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
     look_when_full: float = 5.0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +26,7 @@ from airflow_provider_pgqueue.core.connection import connect, connect_async, pau
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import Consumer, Loop
+from airflow_provider_pgqueue.core.deadline import obeying
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InUse, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
@@ -30,10 +34,15 @@ from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
 from airflow_provider_pgqueue.core.message import ReadyQueue
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.signals import stop_on_signals
+from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
 _AFTER_NOTHING: Final = 0.01  # seconds until the next look of a worker that found nothing
+_TO_END: Final = 1.0  # seconds that the listener has to close its connection
+_AWAY: Final = 30.0  # seconds until the listener tries again where the work got the last connection
+# libpq keeps the SQLSTATE of a refused connection to itself.
+_NO_ROOM: Final = re.compile(r"too many connections|too many clients|connection slots are reserved")
 _AFTER_LOCKED: Final = 1.0  # seconds until the next look of a worker that found what is ready locked by another session
 
 
@@ -63,11 +72,12 @@ class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
     A NOTIFY makes it look for work at once; without one it looks every `poll_interval`, so it depends neither
-    on NOTIFY nor on the upkeep. It opens two connections, one to work and one to listen. It opens them again when they
-    break, or when the server cannot write, like a standby that is not promoted yet. Over the new connection it settles
-    what it had handled, and releases what it had not begun.
+    on NOTIFY nor on the upkeep. It opens two connections, one to work and one to listen; where the server has only one
+    left, it works and polls. It opens them again when they break, when an answer is lost on its way, or when the server
+    cannot write, like a standby that is not promoted yet. Over the new connection it settles what it had handled, and
+    releases what it had not begun.
     On SIGTERM and SIGINT it finishes the current message, archives what is done, releases the rest, and `run` returns;
-    if the connection breaks meanwhile, it tries one more.
+    if the connection breaks meanwhile, it tries one more. For a server that does not answer it waits a few seconds.
     `kill -9` loses nothing, because the leases expire.
 
     InvalidArgument, before anything is leased, for a handler that cannot be called with what it gets.
@@ -87,6 +97,8 @@ class Worker:
     _stopping: bool = field(init=False, default=False)
     _told_to_stop: Bell = field(init=False, default_factory=Bell)
     _doorbell: Bell = field(init=False, default_factory=Bell)
+    _no_room: asyncio.Event | None = field(init=False, default=None)
+    _listening_loop: asyncio.AbstractEventLoop | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         check_call(self.consumer.handle, "a message")
@@ -111,7 +123,8 @@ class Worker:
                 try:
                     # Check after each reconnection, because the schema may have been upgraded meanwhile.
                     with (
-                        connect(self.conninfo, check_schema=True, application_name="pgqueue worker") as conn,
+                        self._connect() as conn,
+                        obeying(conn, lambda: self._stopping),
                         self._loop(conn, breaker) as loop,
                     ):
                         self._finish_lease(conn)
@@ -119,12 +132,47 @@ class Worker:
                     break
                 except (ConnectionFailed, InUse, psycopg.OperationalError) as error:
                     self._failures += 1
+                    if _NO_ROOM.search(str(error)):
+                        self._give_way()
                     pause = pause_after(self._failures)
                     log.warning("%s; next try in %.1f s", why_again(error), pause)
                     self._told_to_stop.wait(pause)
             if self._lease is not None and self._lease.held:
                 self._finish_at_last(self._lease)
         return self.counts
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        """Return a connection to work on; ConnectionFailed if it takes longer than the last moment of a stop.
+
+        A thread opens it, because the driver looks at nothing else meanwhile.
+        """
+        opened: SimpleQueue[psycopg.Connection[Any] | Exception] = SimpleQueue()
+        wanted = True
+
+        def open_one() -> None:
+            try:
+                conn = connect(self.conninfo, check_schema=True, application_name="pgqueue worker")
+            except Exception as error:
+                opened.put(error)
+            else:
+                opened.put(conn)
+                if not wanted:
+                    conn.close()
+
+        threading.Thread(target=open_one, name="pgqueue-connect", daemon=True).start()
+        last = math.inf
+        while time.monotonic() < last:
+            try:
+                found = opened.get(timeout=0.1)
+            except Empty:
+                if self._stopping and last == math.inf:
+                    last = time.monotonic() + TUNING.last_moment
+                continue
+            if isinstance(found, Exception):
+                raise found
+            return found
+        wanted = False
+        raise ConnectionFailed("the server does not answer, and this worker is told to stop", "Nothing is to be done.")
 
     def _loop(self, conn: psycopg.Connection[Any], breaker: Breaker) -> Loop:
         return Loop(
@@ -181,7 +229,7 @@ class Worker:
     def _finish_at_last(self, lease: Lease) -> None:
         """Try once to finish a lease whose connection broke, of a worker that is told to stop."""
         try:
-            with connect(self.conninfo, application_name="pgqueue worker") as conn:
+            with self._connect() as conn, obeying(conn, lambda: self._stopping):
                 self._finish_lease(conn)
         except (PgQueueError, psycopg.Error) as error:
             log.warning(
@@ -210,7 +258,9 @@ class Worker:
             on_ring=self._doorbell.ring,
         )
         loop = asyncio.new_event_loop()
-        listening = loop.create_task(listener.run())
+        self._no_room = asyncio.Event()
+        self._listening_loop = loop
+        listening = loop.create_task(self._listen(listener, self._no_room))
         thread = threading.Thread(
             target=self._run_listener,
             args=(loop, listening),
@@ -223,7 +273,30 @@ class Worker:
         finally:
             with suppress(RuntimeError):  # the loop is closed: the listener gave up
                 loop.call_soon_threadsafe(listening.cancel)
-            thread.join()
+            # It may wait for a server that does not answer.
+            thread.join(_TO_END)
+
+    async def _listen(self, listener: Listener, no_room: asyncio.Event) -> None:
+        """Listen until cancelled, but leave the last connection that the server has to the work."""
+        while True:
+            waits = {asyncio.create_task(listener.run()), asyncio.create_task(no_room.wait())}
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waits:
+                    task.cancel()
+                found = await asyncio.gather(*waits, return_exceptions=True)
+            if not no_room.is_set():
+                raise next(error for error in found if isinstance(error, Exception))
+            log.warning("no connection is left to listen: polling every %.0f s", self._poll_seconds)
+            await asyncio.sleep(_AWAY)
+            no_room.clear()
+
+    def _give_way(self) -> None:
+        """Make the listener close its connection, because the server has none left to work on."""
+        if self._listening_loop is not None and self._no_room is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._listening_loop.call_soon_threadsafe(self._no_room.set)
 
     def _run_listener(self, loop: asyncio.AbstractEventLoop, listening: asyncio.Task[None]) -> None:
         try:

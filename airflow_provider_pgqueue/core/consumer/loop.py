@@ -22,6 +22,7 @@ from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.portion import Portion
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.deadline import obeying
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Message
@@ -182,7 +183,8 @@ class Loop:
         self._said = time.monotonic()
         self._intake.prepare()
         try:
-            self._handle_batches(inf if max_messages is None else max_messages, stop)
+            with obeying(self._intake.conn, stop):
+                self._handle_batches(inf if max_messages is None else max_messages, stop)
         except BaseException:
             # Messages that were leased and that nobody holds yet go back without an attempt.
             self._intake.give_back()

@@ -199,8 +199,8 @@ def test_the_processes_stop_when_their_parent_is_killed(
     sessions = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pgqueue worker'"
     run(conn, verbs.publish_batch("default", [1, 2]))
     conn.execute("SELECT pg_advisory_lock(7)")
-    options = ["--queue", "default", "--batch-size", "1", "--processes", "2"]
-    with program("worker", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
+    options = ["--batch-size", "1", "--processes", "2"]
+    with program("worker", "default", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
         until_waiting(conn, "wait_event = 'advisory'", sessions=2)
         process.kill()
         process.wait(30)
