@@ -14,6 +14,9 @@ DECLARE
     gone      boolean := NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_type IS NULL OR a.backend_type = 'pg_cron launcher');
 BEGIN
     SELECT * INTO last FROM messages.upkeep_run;
+    -- A time that lies ahead is of a clock that was wrong.
+    last.cron_at := CASE WHEN last.cron_at <= clock_timestamp() THEN last.cron_at END;
+    last.finished_at := CASE WHEN last.finished_at <= clock_timestamp() THEN last.finished_at END;
     ago := date_trunc('second', clock_timestamp() - last.cron_at)::text;
     done := coalesce(last.cron_at > clock_timestamp() - interval '3 minutes', false);
     gone := gone AND (last.cron_at > clock_timestamp() - interval '90 seconds') IS NOT TRUE;

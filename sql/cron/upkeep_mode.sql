@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.upkeep_mode() RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT CASE WHEN EXISTS (SELECT FROM messages.upkeep_run u WHERE u.cron_at > clock_timestamp() - interval '3 minutes'
+    SELECT CASE WHEN EXISTS (SELECT FROM messages.upkeep_run u WHERE u.cron_at BETWEEN clock_timestamp() - interval '3 minutes' AND clock_timestamp()
                                 -- Anybody with messages_upkeep can say that pg_cron has it, again and again: what counts is the upkeep.
                                 AND coalesce(u.finished_at > clock_timestamp() - interval '6 minutes', true))
            THEN 'pg_cron' ELSE 'airflow' END

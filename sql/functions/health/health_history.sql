@@ -4,8 +4,8 @@ AS $$
     WITH age AS (
         SELECT clock_timestamp() - (SELECT min(d.expires_at) FROM messages.dedup d) AS dedup,
                clock_timestamp() - (SELECT min(i.handled_at) FROM messages.inbox i) AS inbox,
-               clock_timestamp() - (SELECT coalesce(p.retention_applied_at, min(q.created_at)) FROM messages.archive_policy p
-                                      JOIN messages.queue q ON q.retention IS NOT NULL GROUP BY p.retention_applied_at) AS retention),
+               clock_timestamp() - (SELECT coalesce(CASE WHEN p.retention_applied_at <= clock_timestamp() THEN p.retention_applied_at END, min(r.since))
+                                      FROM messages.archive_policy p CROSS JOIN messages.archive_retention r GROUP BY p.retention_applied_at) AS retention),
     late (finding) AS (
         SELECT format('dedup keys that expired %s ago are still kept', date_trunc('second', dedup)) FROM age WHERE dedup > '1 hour'
         UNION ALL

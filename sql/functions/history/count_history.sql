@@ -11,7 +11,7 @@ DECLARE
     rows         bigint;
 BEGIN
     WITH ended AS MATERIALIZED (
-        SELECT a.queue_name, date_bin('1 minute', a.archived_at, 'epoch') AS at, a.result,
+        SELECT a.queue_name, date_bin('1 minute', least(a.archived_at, moment), 'epoch') AS at, a.result,
                CASE WHEN a.result NOT IN ('success', 'cancelled')
                     THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END AS fingerprint,
                least(120, greatest(0, ceil(per_doubling * ln(greatest(1e-9, date_part('epoch', a.waited) * 1000)))))::integer AS wait,

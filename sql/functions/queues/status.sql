@@ -28,7 +28,7 @@ BEGIN
         SELECT q.queue_name, q.paused, coalesce(m.depth, 0), coalesce(m.depth - m.leased - m.delayed, 0), coalesce(m.leased, 0),
                coalesce(m.delayed, 0), moment - m.oldest,
                (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
-               (SELECT moment - u.finished_at FROM messages.upkeep_run u), NULL::bigint,
+               (SELECT moment - u.finished_at FROM messages.upkeep_run u WHERE u.finished_at <= moment), NULL::bigint,
                (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL AND r.leases = 0)
           FROM messages.queue q
           LEFT JOIN (
@@ -87,7 +87,7 @@ BEGIN
          CROSS JOIN LATERAL (SELECT CASE WHEN c.dead > count_up_to THEN messages.planned_messages('messages.dead_message', c.queue_name) END AS messages) d)
     SELECT k.queue_name, k.paused, k.depth + k.rest, k.depth - k.leased - k.delayed + CASE WHEN k.rest_is_delayed THEN 0 ELSE k.rest END,
            k.leased, k.delayed + CASE WHEN k.rest_is_delayed THEN k.rest ELSE 0 END, moment - k.oldest_of_all, k.all_dead,
-           (SELECT moment - u.finished_at FROM messages.upkeep_run u), count_up_to::bigint, k.limited_until
+           (SELECT moment - u.finished_at FROM messages.upkeep_run u WHERE u.finished_at <= moment), count_up_to::bigint, k.limited_until
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS

@@ -22,6 +22,7 @@ BEGIN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
     PERFORM messages.pause_rings();
+    -- Here and below, a stored time that lies ahead is of a clock that was wrong, and counts as none.
     -- What a statement_timeout would undo is left to the next; and so is what would lock more than about a thousand relations until the commit.
     WHILE name IS NOT NULL AND locks < 900 AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
         locks := locks + 1 + (SELECT count(l.mark) FROM messages.lane l WHERE l.queue_name = name);
@@ -39,9 +40,10 @@ BEGIN
             ('delete_old_history', 'SELECT ''{}''::jsonb FROM messages.delete_old_history()'),
             ('drop_unused_sequences', 'SELECT ''{}''::jsonb FROM messages.drop_unused_sequences()'),
             ('record_history', 'SELECT jsonb_build_object(''history_rows'', messages.record_history())'),
-            ('apply_retention', 'SELECT jsonb_build_object(''partitions_dropped'', r.partitions_dropped, ''archive_deleted'', r.messages_deleted)
-                                   FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
-                                  WHERE p.retention_applied_at < clock_timestamp() - interval ''1 hour'' OR p.retention_applied_at IS NULL'),
+            -- CASE, because a join may call the function before it finds that nothing is due.
+            ('apply_retention', 'SELECT CASE WHEN (p.retention_applied_at BETWEEN clock_timestamp() - interval ''1 hour'' AND clock_timestamp()) IS NOT TRUE
+                                        THEN (SELECT jsonb_build_object(''partitions_dropped'', r.partitions_dropped, ''archive_deleted'', r.messages_deleted)
+                                                FROM messages.apply_retention() r) END FROM messages.archive_policy p'),
             ('make_archive_partitions', 'SELECT jsonb_build_object(''partitions_made'', messages.make_archive_partitions())')) AS steps (name, statement)
     LOOP
         BEGIN
@@ -53,7 +55,7 @@ BEGIN
         END;
     END LOOP;
     -- Retention is applied each hour. A failure that has not come back since then is over, or its queue or partition is gone.
-    DELETE FROM messages.upkeep_failure f WHERE f.failed_at < clock_timestamp() - interval '2 hours';
+    DELETE FROM messages.upkeep_failure f WHERE f.failed_at NOT BETWEEN clock_timestamp() - interval '2 hours' AND clock_timestamp();
     UPDATE messages.upkeep_run u
        SET finished_at = clock_timestamp(), done_by = coalesce(nullif(current_setting('application_name'), ''), session_user), next_queue = name,
            cron_at = CASE WHEN by_cron THEN clock_timestamp() ELSE u.cron_at END, cron_role = CASE WHEN by_cron THEN session_user ELSE u.cron_role END;
