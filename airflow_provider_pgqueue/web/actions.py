@@ -27,11 +27,12 @@ from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import path_of, person_of, root_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
-from airflow_provider_pgqueue.web.section import rows_of
+from airflow_provider_pgqueue.web.section import Refused, part, rows_of
 
 router = APIRouter()
 Connection = psycopg.Connection[Any]
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
+_LONGEST: Final = 200_000  # letters of a body that a form shows
 _HELD: Final = "Nothing was done: it has a remedy by now, or somebody holds it."
 _PART: Final = InvalidArgument(
     "a part was sent twice; it was done once, and the action stopped here", "What is left was counted again."
@@ -83,11 +84,29 @@ def _one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     return {"queue_name": name, "ids": [int(form["id"])]}
 
 
+def _requeue_one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
+    """Read the form of one message: an empty body, and one that was not changed, leave it as it is."""
+    if not (body := form.get("body", "").strip()) or body.split() == (_body_of(conn, form) or "").split():
+        return _one(conn, name, form)
+    return _one(conn, name, form) | {"messages": JsonText(f'{{"{int(form["id"])}": {_body(form)}}}')}
+
+
 def _dead(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     """Raise 409 if nothing is to be done about a message."""
     if not run(conn, verbs.dead_ids(verbs.DeadFilter(name, ids=[int(given["id"])]))):
         raise HTTPException(409, f"Message {given['id']} is not dead, or has a remedy already: there is nothing to do.")
     return {}
+
+
+def _dead_body(conn: Connection, name: str, given: Form) -> dict[str, Any]:
+    return _dead(conn, name, given) | {"body": _body_of(conn, given)}
+
+
+def _body_of(conn: Connection, given: Form) -> str | None:
+    """Return the body of a message; None if it is too large for a form, or the login may not read it."""
+    found = part(conn, lambda: rows_of(conn, "bodies", ids=[int(given["id"])], longest=_LONGEST, largest=_LONGEST))
+    body = None if isinstance(found, Refused) or not found else found[0]["body"]
+    return None if body is None or len(body) > _LONGEST else str(body)
 
 
 def _unfinished(
@@ -196,11 +215,11 @@ OF_MESSAGES: Final[dict[str, Action]] = {
     "requeue": Action(
         "Requeue this message?",
         "Requeue it",
-        "It is published again under a new id. Fix the cause first, or it dies again.",
+        "It is published again under a new id. Fix the cause or the body first, or it dies again.",
         "requeue_dead",
-        _one,
+        _requeue_one,
         "Requeued {n}.",
-        about=_dead,
+        about=_dead_body,
         nothing=_HELD,
     ),
     "dismiss": Action(

@@ -130,6 +130,14 @@ def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: in
     assert not any(told["wide"] for told in found.values()), "wider than the window"
 
 
+@pytest.mark.parametrize("width", [761, 768, 876, 900, 901])
+def test_no_page_is_wider_than_the_window(tab: chromium.Browser, dsn: str, message: int, width: int) -> None:
+    pages = ["/", "/queues/orders", f"/messages/{message}?body=1", "/queues/orders/policy", "/queues/orders/requeue"]
+    pages += [f"/messages/{message}/requeue", "/queues/orders/messages?state=dead", "/messages"]
+    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages], width=width, axe=False)
+    assert [page for page, told in found.items() if told["wide"]] == []
+
+
 @pytest.mark.parametrize(
     ("chosen", "zone", "offset"),
     [(None, "Europe/Helsinki", "+02:00"), ("America/New_York", "America/New_York", "-05:00")],

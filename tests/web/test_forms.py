@@ -382,6 +382,40 @@ def test_what_there_is_nothing_to_do_about_is_not_asked(
         assert "there is nothing to do" in page.text
 
 
+def test_a_message_is_requeued_with_another_body_which_the_audit_counts_and_does_not_show(
+    browse: Browse, conn: Connection, dead: list[int]
+) -> None:
+    client = browse(may_act=True)
+    precise = '{"price": 12345678901234567890.10}'
+    for id_, body, wanted in ((dead[0], precise, precise), (dead[1], "{ \r\n}", "{}"), (dead[2], "", "{}")):
+        path = f"/messages/{id_}/requeue"
+        assert '<textarea id="body" name="body"' in client.get(path).text
+        done = send(client, path, form_of(client, path, body=body))
+        assert told(done) == "Requeued 1 message."
+        row = conn.execute("SELECT message::text FROM messages.message ORDER BY id DESC LIMIT 1").fetchone()
+        assert row == (wanted,)
+    kept = conn.execute("SELECT message::text FROM messages.message_archive WHERE id = %s", [dead[0]]).fetchone()
+    assert kept == ("{}",)
+    arguments = [row[0] for row in conn.execute("SELECT arguments FROM messages.audit ORDER BY audit_id").fetchall()]
+    assert [(one["ids"], one.get("new_bodies")) for one in arguments] == [
+        ([dead[0]], 1),
+        ([dead[1]], None),
+        ([dead[2]], None),
+    ]
+    assert "price" not in str(arguments)
+
+
+def test_another_body_that_is_no_json_requeues_nothing_and_comes_back_as_it_was_written(
+    browse: Browse, conn: Connection, dead: list[int]
+) -> None:
+    client, path = browse(may_act=True), f"/messages/{dead[0]}/requeue"
+    page = send(client, path, form_of(client, path, body='{"price": 1'))
+    assert page.status_code == 400
+    assert "the body is not JSON, at line 1, column 12" in page.text
+    assert "{&#34;price&#34;: 1</textarea>" in page.text
+    assert dead[0] in run(conn, verbs.dead_ids("orders"))
+
+
 def test_a_body_that_is_deep_is_published(browse: Browse, conn: Connection, dead: list[int]) -> None:
     client = browse(may_act=True)
     deep = "[" * 1500 + "]" * 1500

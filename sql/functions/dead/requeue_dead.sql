@@ -34,7 +34,8 @@ BEGIN
     PERFORM messages.record_audit('requeue_dead', requeue_dead.queue_name, jsonb_build_object(
         'results', requeue_dead.results, 'fingerprints', requeue_dead.fingerprints, 'ids', requeue_dead.ids,
         'max_requeues', requeue_dead.max_requeues, 'delay', nullif(requeue_dead.delay, '0'), 'reference', requeue_dead.reference,
-        'topic', requeue_dead.topic, 'since', requeue_dead.since, 'until', requeue_dead.until), done) WHERE done > 0;
+        'topic', requeue_dead.topic, 'since', requeue_dead.since, 'until', requeue_dead.until,
+        'new_bodies', (SELECT nullif(count(*), 0) FROM jsonb_object_keys(requeue_dead.messages))), done) WHERE done > 0;
 END $$;
 COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text[], bigint[], text, text, jsonb, timestamptz, timestamptz, jsonb) IS
-    'Leases dead messages and requeues them in one call, with a new body where messages {"id": body} has one; without results, fingerprints and ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead. Each call that requeues something is an entry of the audit.';
+    'Leases dead messages and requeues them in one call, with a new body where messages {"id": body} has one; without results, fingerprints and ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead. Each call that requeues something is an entry of the audit, with the number of new bodies and none of them.';
