@@ -37,6 +37,11 @@ _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
 _PORT: Final = re.compile(r"[\d, ]*")
 # A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
 _THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
+# What libpq finds wrong in the parameters alone.
+_NEVER: Final = re.compile(
+    r"invalid (\S+ value:|integer value|port number|connection option)|definition of service|service file|"
+    r"bad value for|invalid when SSL support|could not match \d+"
+)
 _PATIENCE: Final = 10.0  # seconds that a server has for the first answer on a new connection
 # A cut link is noticed after about idle + count * interval seconds, and after as long while something sent is without
 # an answer, when nothing is probed; the defaults of the system are two hours and a quarter of one.
@@ -53,7 +58,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any) -> psycopg.Connection[Any]:
-    """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
+    """Return a new autocommit connection; ConnectionFailed if it cannot be opened, InvalidArgument if it never can.
 
     Its transactions are READ COMMITTED, and texts, times and durations arrive as they were sent, whatever the role,
     database or server sets; behind a pooler that holds for the verbs, and for what is inside `conn.transaction()`. JSON
@@ -76,7 +81,7 @@ def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any)
             conn.close()
             raise
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise _refusal(error) from error
     conn.isolation_level = _mind_pooler(conn, row, given)
     know(conn, direct=row is not None and row[0] == conn.info.backend_pid)
     read_any_json(conn)
@@ -108,10 +113,22 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     except TimeoutError as error:
         raise ConnectionFailed("the server took the connection, and does not answer", "Try again.") from error
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise _refusal(error) from error
     await conn.set_isolation_level(_mind_pooler(conn, row, given))
     read_any_json(conn)
     return conn
+
+
+def _refusal(error: psycopg.Error) -> Exception:
+    """Return what to raise for a connection that was not opened: an InvalidArgument if no other try can succeed."""
+    text = " ".join(str(error).split()).removeprefix("connection failed: ")
+    # What the driver refuses before it connects, which has no SQLSTATE.
+    if (isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None) or _NEVER.search(text):
+        return InvalidArgument(
+            f"no connection can be opened: {text}",
+            "Correct it in the connection string, or in the Airflow connection and its extra.",
+        )
+    return translate(error)
 
 
 def _given(conninfo: str, arguments: dict[str, Any]) -> dict[str, Any]:

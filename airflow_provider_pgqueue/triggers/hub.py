@@ -179,9 +179,29 @@ class _Hub:
             del hubs[self._conn_id]
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        """Return a new connection; if that fails, say why in the log of each who waits."""
+        try:
+            conn = await self._open()
+        except (psycopg.Error, ConnectionFailed, TimeoutError, OSError) as error:
+            reason = "Airflow does not say what it is" if isinstance(error, TimeoutError) else str(error)
+            for waiter in self._waiters:
+                waiter.see_away(f"Airflow connection {self._conn_id!r}: {reason}")
+            raise
+        for waiter in self._waiters:
+            waiter.see_away(None)
+        return conn
+
+    async def _open(self) -> psycopg.AsyncConnection[Any]:
         arguments = await self._arguments()
         try:
             conn = await connect_async(**arguments)
+        except InvalidArgument as error:
+            error.at(f"Airflow connection {self._conn_id!r}")
+            if not self._has_worked:
+                raise
+            # Somebody is changing it, and may correct it.
+            self._known = None
+            raise ConnectionFailed(error.problem, error.fix) from error
         except ConnectionFailed as error:
             if not _REFUSED.search(str(error)):
                 raise

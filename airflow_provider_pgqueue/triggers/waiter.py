@@ -28,6 +28,7 @@ class Waiter:
         self._warning: str | None = None
         self._error: BaseException | None = None
         self._is_slow = False
+        self._is_away = False
         self._rung = asyncio.Event()
 
     async def next(self) -> Doorbell:
@@ -73,6 +74,13 @@ class Waiter:
             )
             self._rung.set()
         self._is_slow = True
+
+    def see_away(self, reason: str | None) -> None:
+        """Warn that there is no connection, once until there is one; None says that there is."""
+        if reason is not None and not self._is_away:
+            self._warning = f"waiting for a connection: {reason}"
+            self._rung.set()
+        self._is_away = reason is not None
 
     def hear(self, rows: list[Any], now: float) -> None:
         """Tell the watch what a look found, and keep the doorbell that it rings."""

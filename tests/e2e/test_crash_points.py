@@ -118,7 +118,7 @@ def hand_over(stack: Stack, conn: Connection, queue: str) -> str:
 
 
 def finished(stack: Stack, conn: Connection, dispatchers: dict[str, str]) -> Callable[[], bool]:
-    """Return a check if all is archived, which starts what ended, and dispatches again as a schedule would.
+    """Return a look whether all is archived, which starts what ended, and dispatches again as a schedule would.
 
     Namely what a run gave back, what a dispatcher left that failed, and what a scheduler did not tell that was killed:
     whether a task whose scheduler was killed is done again, is for Airflow to say.

@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core import check_version, connect, connect_async
+from airflow_provider_pgqueue.core import InvalidArgument, check_version, connect, connect_async
 from airflow_provider_pgqueue.core.listener import Listener
 
 Connection = psycopg.Connection[Any]
@@ -97,3 +97,15 @@ def test_a_host_that_is_silent_leaves_time_for_the_next(dsn: str, silent_port: i
 def test_a_server_that_falls_silent_is_noticed_while_something_sent_has_no_answer(dsn: str) -> None:
     with connect(dsn) as own, socket.socket(fileno=os.dup(own.fileno())) as wire:
         assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sslmode": "sometimes"}, {"service": "nobody_knows"}, {"connect_timeout": "soon"}, {"target_session_attrs": "x"}],
+    ids=str,
+)
+def test_a_connection_that_can_never_be_opened_is_an_invalid_argument(dsn: str, wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"no connection can be opened: .+\. Correct it in"):
+        connect(dsn, **wrong)
+    with pytest.raises(InvalidArgument, match=r"no connection can be opened: .+\. Correct it in"):
+        asyncio.run(connect_async(dsn, **wrong))
