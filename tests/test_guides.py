@@ -102,25 +102,6 @@ def test_a_dump_is_restored_with_all_its_messages(cluster: Cluster, conn: Connec
     assert new > 3
 
 
-def test_what_waits_in_pgmq_is_moved_in_its_order(conn: Connection) -> None:
-    conn.execute("CREATE SCHEMA pgmq")
-    # The table of a queue as PGMQ 1.13 makes it.
-    conn.execute(
-        "CREATE TABLE pgmq.q_orders (msg_id bigint PRIMARY KEY, read_ct integer DEFAULT 0, enqueued_at timestamptz,"
-        " last_read_at timestamptz, vt timestamptz DEFAULT now(), message jsonb, headers jsonb)"
-    )
-    conn.execute("INSERT INTO pgmq.q_orders (msg_id, message) SELECT n, to_jsonb(n) FROM generate_series(9, 1, -1) n")
-    conn.execute("UPDATE pgmq.q_orders SET vt = now() + interval '1 hour', headers = '{\"a\": 1}' WHERE msg_id = 5")
-
-    conn.execute(block("move-here.md", "from: pgmq").encode())
-
-    assert conn.execute("SELECT count(*) FROM pgmq.q_orders").fetchone() == (0,)
-    moved = conn.execute("SELECT message, reference FROM messages.lease('orders', 10)").fetchall()
-    assert moved == [(n, f"pgmq {n}") for n in range(1, 10) if n != 5]
-    later = conn.execute("SELECT headers, visible_at > now() FROM messages.message WHERE reference = 'pgmq 5'")
-    assert later.fetchall() == [({"a": 1}, True)]
-
-
 def test_each_way_to_publish_publishes_beside_the_data(conn: Connection, shell: Shell, tmp_path: Path) -> None:
     conn.execute("SELECT messages.create_queue('orders')")
     conn.execute("CREATE TABLE shop_order (order_id bigint PRIMARY KEY)")

@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cancel": ("messages", "Archive messages of a queue as cancelled."),
     "purge": ("messages", "Delete the waiting messages of a queue."),
     "export": ("export", "Export the completed partitions of the archive to Parquet."),
+    "adopt-pgmq": ("pgmq", "Move a queue of the extension PGMQ here, while its publishers continue."),
     "upkeep": ("install", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
     "web": ("web", "Serve the Queues page on the loopback address, until Ctrl-C."),
 }

@@ -1,15 +1,34 @@
-"""The names of PGMQ for the queues, which its clients call: docs/how-to/pgmq-clients.md."""
+"""The names of PGMQ for the queues, which its clients call, and the move of its own: docs/how-to/pgmq-clients.md."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 
-from airflow_provider_pgqueue.core.errors import translate
-from airflow_provider_pgqueue.core.query import sql_folder
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InUse, QueueNotFound, translate
+from airflow_provider_pgqueue.core.query import query, sql_folder
 
 Connection = psycopg.Connection[Any]
+_BATCH: Final = 1000
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What was moved from a queue of PGMQ; `leased` messages are still with its workers, until `leased_until`."""
+
+    queue_name: str
+    moved: int
+    archived: int
+    leased: int
+    leased_until: datetime | None
 
 
 def names_of_pgmq() -> str:
@@ -24,3 +43,58 @@ def install_names(conn: Connection) -> None:
     except psycopg.Error as error:
         conn.rollback()
         raise translate(error) from error
+
+
+def adopt(conn: Connection, name: str, queue_name: str) -> Adopted:
+    """Move a queue of the extension PGMQ to `queue_name`, which is made if it is missing, and forward what comes later.
+
+    Most of it moves in batches, while publishers continue; for the last one they wait. After that a trigger publishes
+    what they send there. Order, headers and delays stay; an id becomes the reference `pgmq 7`. What
+    PGMQ archived is archived anew, with the first time in its details. What a
+    worker of PGMQ has at the moment is left to it. Running it again, also after a crash, moves what is there then.
+    Raises QueueNotFound, and InUse if transactions hold the table for ten seconds. Needs autocommit.
+    """
+    (waiting,), (archive,) = conn.execute(query("pgmq/tables"), {"name": name}).fetchall()
+    if waiting is None:
+        raise QueueNotFound(f"schema pgmq has no queue {name!r}", "See: SELECT pgmq.list_queues()")
+    run(conn, verbs.create_queue(queue_name))
+    names = {
+        "waiting": sql.Identifier(waiting),
+        "archived": sql.Identifier(archive or ""),
+        "queue_name": sql.Literal(queue_name),
+        "at_most": sql.Literal(_BATCH),
+    }
+    try:
+        moved = sum(_batches(conn, "pgmq/move", names))
+        archived = sum(_batches(conn, "pgmq/move_archive", names)) if archive else 0
+        moved += _forward(conn, names)
+        ((leased, until),) = conn.execute(_statement("pgmq/left", names)).fetchall()
+    except psycopg.Error as error:
+        raise translate(error) from error
+    return Adopted(queue_name, moved, archived, leased, until)
+
+
+def _forward(conn: Connection, names: dict[str, sql.Composable]) -> int:
+    """Move the last of them and make the trigger, in one transaction that keeps publishers out."""
+    for _ in range(_TRIES):
+        try:
+            with conn.transaction():
+                conn.execute(_statement("pgmq/lock", names))
+                moved = sum(_batches(conn, "pgmq/move", names))
+                conn.execute(_statement("pgmq/forward", names))
+                return moved
+        except psycopg.errors.LockNotAvailable:
+            continue
+    raise InUse("transactions hold the queue of PGMQ", "Most is moved. Run it again when they have ended.")
+
+
+def _batches(conn: Connection, name: str, names: dict[str, sql.Composable]) -> Iterator[int]:
+    """Yield how many each batch moved, until one is not full: what comes meanwhile is for the last one."""
+    statement, moved = _statement(name, names), _BATCH
+    while moved == _BATCH:
+        ((moved,),) = conn.execute(statement).fetchall()
+        yield moved
+
+
+def _statement(name: str, names: dict[str, sql.Composable]) -> sql.Composed:
+    return sql.SQL(query(name).decode()).format(**names)

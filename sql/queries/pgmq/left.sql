@@ -1,0 +1,1 @@
+SELECT count(*), max(vt) FROM pgmq.{waiting}
