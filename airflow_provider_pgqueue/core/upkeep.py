@@ -23,7 +23,6 @@ def do_upkeep(conn: psycopg.Connection[Any]) -> dict[str, Any]:
         looked = run(conn, verbs.look_at_next(queue_name))
         queue_name = looked.pop("queue_name")
         counts.update(looked)
-    # Each round rings again for messages that still wait, so only the last count says how many wait.
-    del counts["rung"]
-    done = run(conn, verbs.upkeep())
+    # What look_at_next() rang for is not rung for twice.
+    done = run(conn, verbs.upkeep(with_queues=False))
     return done | {name: number + done.get(name, 0) for name, number in counts.items()}

@@ -31,7 +31,7 @@ BEGIN
         RETURN QUERY EXECUTE $jobs$
             WITH job AS (
                 SELECT j.jobid, j.jobname, j.active, j.username, r.rolsuper AS all_powerful,
-                       j.command ~ 'messages[.]upkeep[(]' AND has_function_privilege(r.oid, 'messages.upkeep()', 'EXECUTE') AS is_upkeep
+                       j.command ~ 'messages[.]upkeep[(]' AND has_function_privilege(r.oid, 'messages.upkeep(boolean)', 'EXECUTE') AS is_upkeep
                   FROM cron.job j JOIN pg_roles r ON r.rolname = j.username
                  WHERE j.database = current_database() AND j.command ~ '[[:<:]]messages[.]'),
             upkeep AS (SELECT * FROM job j WHERE j.is_upkeep),

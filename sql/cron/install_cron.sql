@@ -7,7 +7,7 @@ DECLARE
     -- One statement, or pg_cron would run it in a single transaction.
     upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN PERFORM pg_catalog.set_config(''application_name'', ''pg_cron'', false); '
         'WHILE next IS NOT NULL LOOP next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; '
-        'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.upkeep(); END $upkeep$';
+        'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.upkeep(with_queues => false); END $upkeep$';
 BEGIN
     IF NOT made THEN
         BEGIN

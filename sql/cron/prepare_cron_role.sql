@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.prepare_cron_role(role_name text) RETURNS vo
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    needed CONSTANT regprocedure[] := '{messages.upkeep(),messages.look_at_next(text),messages.purge_cron_history(integer)}';
+    needed CONSTANT regprocedure[] := '{messages.upkeep(boolean),messages.look_at_next(text),messages.purge_cron_history(integer)}';
     login  record;
 BEGIN
     SELECT * INTO login FROM pg_roles r WHERE r.rolname = role_name;

@@ -16,9 +16,12 @@ def look_at_next(queue_name: str = "") -> Statement[dict[str, Any]]:
     return Statement("look_at_next", locals(), only_row)
 
 
-def upkeep() -> Statement[dict[str, Any]]:
-    """Do one round of the upkeep: archive what expired, ring again for what waits, create partitions; return counts."""
-    return Statement("upkeep", {}, one)
+def upkeep(*, with_queues: bool = True) -> Statement[dict[str, Any]]:
+    """Do one round of the upkeep: archive what expired, ring again for what waits, create partitions; return counts.
+
+    Without `with_queues` it leaves out the queues, which `look_at_next` went through before.
+    """
+    return Statement("upkeep", locals(), one)
 
 
 def upkeep_mode() -> Statement[str]:

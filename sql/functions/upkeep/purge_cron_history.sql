@@ -14,7 +14,7 @@ BEGIN
         WITH ours AS MATERIALIZED (
             SELECT d.runid, d.end_time FROM cron.job_run_details d
              WHERE (d.database = current_database() AND (d.command = 'SELECT messages.upkeep()'
-                                                         OR d.command LIKE 'DO $upkeep$ % messages.upkeep(); END $upkeep$'))
+                                                         OR d.command LIKE 'DO $upkeep$ % messages.upkeep(%); END $upkeep$'))
                 OR d.jobid IN (SELECT j.jobid FROM cron.job j WHERE j.jobname LIKE 'messages:upkeep%' AND j.database = current_database()))
         DELETE FROM cron.job_run_details WHERE runid = ANY (ARRAY(
             SELECT o.runid FROM ours o

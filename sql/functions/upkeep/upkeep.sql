@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb
+CREATE OR REPLACE FUNCTION messages.upkeep(with_queues boolean DEFAULT true) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -17,7 +17,7 @@ DECLARE
 BEGIN
     INSERT INTO messages.upkeep_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.upkeep_run) ON CONFLICT DO NOTHING;
     -- One at a time is enough; the others find nothing to do.
-    SELECT coalesce(u.next_queue, '') INTO name FROM messages.upkeep_run u FOR NO KEY UPDATE SKIP LOCKED;
+    SELECT CASE WHEN upkeep.with_queues THEN coalesce(u.next_queue, '') END INTO name FROM messages.upkeep_run u FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
@@ -62,5 +62,5 @@ BEGIN
     RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'partitions_made', 0, 'partitions_dropped', 0,
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
-COMMENT ON FUNCTION messages.upkeep() IS
-    'Ends what is due, rings again for what waits, in some hundred queues that have messages, after which the next upkeep continues; makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness. A step that fails is a warning and a row of health(), and leaves the others alone.';
+COMMENT ON FUNCTION messages.upkeep(boolean) IS
+    'Ends what is due, rings again for what waits, in some hundred queues that have messages, after which the next upkeep continues; makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which look_at_next() went through before. A step that fails is a warning and a row of health(), and leaves the others alone.';

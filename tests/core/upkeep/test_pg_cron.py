@@ -73,7 +73,7 @@ def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_se
     cron_session.execute(
         "CREATE TABLE messages.proof AS SELECT current_user AS who, false AS super LIMIT 0;"
         " GRANT INSERT ON messages.proof TO PUBLIC;"
-        "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS $$"
+        "CREATE OR REPLACE FUNCTION messages.upkeep(with_queues boolean DEFAULT true) RETURNS jsonb LANGUAGE sql AS $$"
         " INSERT INTO messages.proof SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user;"
         " SELECT '{}'::jsonb $$"
     )

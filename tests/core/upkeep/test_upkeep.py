@@ -97,6 +97,22 @@ def test_an_upkeep_ends_a_pause_of_notifications_that_a_clock_which_went_back_ma
     assert [notify.channel for notify in listening.notifies(timeout=30, stop_after=1)] == ["new_message"]
 
 
+def test_an_upkeep_notifies_once_for_each_message_that_waits(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    ids = [str(one) for name in ("orders", "bills") for one in run(conn, verbs.publish_batch(queue(name), range(3)))]
+    listening = connect()
+    listening.execute("LISTEN new_message; LISTEN done")
+    assert do_upkeep(conn)["rung"] == len(ids)
+    conn.execute("NOTIFY done")
+    heard = []
+    for notify in listening.notifies(timeout=30):
+        if notify.channel == "done":
+            break
+        heard.append(notify.payload)
+    assert sorted(heard) == sorted(ids)
+
+
 ENDED = """UPDATE messages.message
               SET lock_expires_at = now() - interval '1 s' + id * interval '1 us', lock_token = gen_random_uuid(),
                   attempts = {}"""
