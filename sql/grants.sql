@@ -6,7 +6,7 @@ DECLARE
         -- every means each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage'],
-        ['consumer', 'lease abandoned lease_policy extend release consume once archive'],
+        ['consumer', 'lease abandoned deaths lease_policy extend release consume once archive'],
         ['consumer', 'dispatch_messages open_dispatches start_dispatch extend_dispatches overdue_dispatches record_task_failure end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],

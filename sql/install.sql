@@ -45,6 +45,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/archive.sql
 \ir functions/lease/release.sql
 \ir functions/lease/abandoned.sql
+\ir functions/lease/deaths.sql
 \ir functions/lease/release_messages.sql
 \ir functions/lease/cancel.sql
 \ir functions/lease/workers.sql

@@ -27,11 +27,14 @@ from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.program import report
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import one_line
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of, parameters, process_name
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.deadline import end_thread
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
+from airflow_provider_pgqueue.core.quantity import deaths_text
 from airflow_provider_pgqueue.core.signals import STOPS
 from airflow_provider_pgqueue.core.worker import Worker
 
@@ -103,7 +106,7 @@ def worker(
     MODULE is searched for in the current directory first. The function gets a message (id, body, headers, reference,
     attempts, …). It returns None for success, or Rejected, Failed or Retry from airflow_provider_pgqueue.core. If it
     raises, the message is delivered again later. On SIGTERM and Ctrl-C the worker finishes the current message and
-    ends.
+    ends. The exit status is 1 if messages died that the function did not reject.
     """
     log_to_stderr()
     handler = awaited(load(function, "a list of messages" if batch else "a message", settings))
@@ -111,6 +114,8 @@ def worker(
     with connected(settings) as conn:
         status_for(conn, queue, "lease")  # an unknown queue is an error now, not in each process
     log.info("worker of queue %s started: it calls %s for each %s; Ctrl-C stops it", queue, function, unit)
+
+    began = time.monotonic()
 
     def serve() -> Counter[str]:
         consumer = Consumer(
@@ -129,8 +134,22 @@ def worker(
         with connected(settings):  # it names the role that is missing
             raise
     text = ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items()) or "nothing"
-    show_done(settings, {"queue_name": queue, "counts": counts}, f"worker of queue {queue} stopped: {text}.")
-    return status
+    died = _deaths(settings, queue, function, time.monotonic() - began + 1, counts)
+    said = {"queue_name": queue, "counts": counts, "died": died}
+    show_done(settings, said, f"worker of queue {queue} stopped: {text}.")
+    if died:
+        log.warning("%s: pgqueue dead %s says of what", deaths_text(died), queue)
+    return 1 if died else status
+
+
+def _deaths(settings: Settings, queue: str, function: str, period: float, counts: Counter[str]) -> dict[str, int]:
+    """Return how many messages died meanwhile, also of those that a killed worker with this function had leased."""
+    try:
+        with connected(settings) as conn:
+            return run(conn, verbs.deaths(queue, holder=f"{function} ", period=period))
+    except PgQueueError as error:
+        log.warning("could not look for dead messages (%s)", type(error).__name__)
+        return {result: counts[result] for result in ("failed", "lock_expired") if counts[result]}
 
 
 def load(path: str, gets: str, settings: Settings) -> Callable[..., Any]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def quantity(number: int, noun: str = "message") -> str:
     """Return a number with its noun in the right form: `1 message`, `1,200 dead messages`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def deaths_text(died: Mapping[str, int]) -> str:
+    """Return how many messages died, in all and by result: `3 messages died (2 failed, 1 lock_expired)`."""
+    results = ", ".join(f"{number:,} {result}" for result, number in died.items())
+    return f"{quantity(sum(died.values()))} died ({results})"
 
 
 class AtLeast(int):

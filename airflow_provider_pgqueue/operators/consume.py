@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import psycopg
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
@@ -31,7 +32,7 @@ from airflow_provider_pgqueue.core.function import awaited, check_call, load_fun
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.model import all_with_model, each_with_model, load_model
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
-from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.quantity import deaths_text, quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, name_of, task_of
@@ -70,7 +71,7 @@ class PgQueueConsumeOperator(WaitingTask):
     current message, releases the others and fails, so that a retry continues.
 
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
-    `timed_out`.
+    `timed_out`, `lock_expired`.
 
     A task that is told to stop during a long call releases the messages that it has not begun, without an attempt,
     and the current one just before Airflow kills the task. The next try of a killed task first releases the messages
@@ -104,10 +105,10 @@ class PgQueueConsumeOperator(WaitingTask):
         back without one. 0 or None never gives up.
     :param on_error: what becomes of a message whose function raises, by class of the exception; `Rejected`, `Failed` or
         `Retry(…)`, as for `core.Consumer`. Without a rule the message is delivered again after the queue's back-off.
-    :param fail_on_failed: fail the task, after all messages are settled, if at least this many of them failed; a float
-        is a share of those that were handled. A message counts as failed if its function raised, returned Failed or
-        exceeded its time, even if it is delivered again. With the default of 1.0 the task fails if all of its
-        messages failed; None never fails it.
+    :param fail_on_failed: fail the task, after all messages are settled and without a retry, if at least this many of
+        them died; a float is a share of those that were handled. Those that the function rejected do not count, but
+        those of an earlier try that was killed do. A task of which all messages failed fails too, even if they are
+        delivered again. None never fails it.
     """
 
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "pgqueue_conn_id")
@@ -140,7 +141,7 @@ class PgQueueConsumeOperator(WaitingTask):
         handler_timeout: Duration | None = None,
         give_up_after: int | None = 100,
         on_error: ErrorRules | None = None,
-        fail_on_failed: float | None = 1.0,
+        fail_on_failed: float | None = 1,
         **kwargs: Unpack[WaitingArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -182,8 +183,11 @@ class PgQueueConsumeOperator(WaitingTask):
                 self._hook.connect() as conn,
                 Loop(consumer, conn, breaker=breaker, on_lease=self._hold, on_batch=record) as loop,
             ):
+                began = time.monotonic()
                 self._take_over(context, conn)
                 counts = loop.drain(max_messages=self.max_messages, stop=lambda: self._stopping)
+                period = time.monotonic() - began + 1
+                died = run(conn, verbs.deaths(self.queue_name, holder=f"{task_of(context)}/", period=period))
         finally:
             self._finished.set()
         if self._stopping:
@@ -191,7 +195,7 @@ class PgQueueConsumeOperator(WaitingTask):
         if not counts and self.wait_for_messages:
             self._wait(fruitless)
         self.log.info("consumed queue %s: %s", self.queue_name, dict(counts))
-        self._fail_on_failed(breaker.failed, breaker.handled)
+        self._fail_on_failed(died, breaker)
         return dict(counts)
 
     def _consumer(self, handled_by: str) -> Consumer:
@@ -213,14 +217,20 @@ class PgQueueConsumeOperator(WaitingTask):
             handled_by=handled_by,
         )
 
-    def _fail_on_failed(self, failed: int, handled: int) -> None:
-        if not failed or self.fail_on_failed is None:
+    def _fail_on_failed(self, died: Mapping[str, int], breaker: Breaker) -> None:
+        limit, dead, handled = self.fail_on_failed, sum(died.values()), breaker.handled
+        if limit is None:
             return
-        limit = self.fail_on_failed * handled if isinstance(self.fail_on_failed, float) else self.fail_on_failed
-        if failed >= limit:
+        if dead and dead >= (limit * handled if isinstance(limit, float) else limit):
+            # Not tried again: the next try would find nothing, and succeed.
+            raise AirflowFailException(
+                f"{deaths_text(died)} of {quantity(handled)} of queue {self.queue_name} that were handled, and "
+                f"fail_on_failed is {limit}. The log says why they failed, messages.dead_causes() of what they died."
+            )
+        if handled and breaker.failed == handled:
             raise AirflowException(
-                f"{failed:,} of {quantity(handled)} of queue {self.queue_name} failed, and fail_on_failed is "
-                f"{self.fail_on_failed}. Those with attempts left are delivered again; the log says why they failed."
+                f"all of {quantity(handled)} of queue {self.queue_name} failed. Those with attempts left are delivered "
+                "again; the log says why they failed."
             )
 
     def on_kill(self) -> None:

@@ -88,7 +88,8 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         is cut, and ends with a hash.
     :param fail_on: names in the summary that fail the task, without a retry, if their value is neither 0 nor None. By
         default `stopped`, which says why a pipeline ended before all was done: a canary that died again, a drain that
-        gave up. Others are, for example, `raised` and `invalid` of a repair, and `ready` of a drain.
+        gave up; and `died`, the messages of a drain that died and that its function did not reject. Others are, for
+        example, `raised` and `invalid` of a repair, and `ready` of a drain.
     :param send_connection: False where the driver finds the database by itself, through `PGQUEUE_DSN` or a service
         file. Needed for YARN, Kubernetes and deploy mode `cluster`, where Spark would show the environment in its
         arguments.
@@ -110,7 +111,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         pipeline: str,
         arguments: Mapping[str, Any] | None = None,
         run_id: str = _RUN_ID,
-        fail_on: Sequence[str] = ("stopped",),
+        fail_on: Sequence[str] = ("stopped", "died"),
         send_connection: bool = True,
         name: str = "pgqueue",
         # What SparkSubmitOperator takes: a wrong name is refused when the DAG is parsed.
@@ -143,7 +144,13 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         if (summary := self._summary(queue)) is not None:
             self.log.info("Run %s of %s had finished: nothing is done again", self.run_id, self.pipeline)
             return self._judged(summary)
-        self._submit(context)
+        try:
+            self._submit(context)
+        except AirflowException:
+            # A drain in which messages died ends with status 1, too.
+            if (summary := self._summary(queue)) is None:
+                raise
+            return self._judged(summary)
         if (summary := self._summary(queue)) is None:
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
         return self._judged(summary)

@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 
 from airflow_provider_pgqueue import __version__, spark  # noqa: E402
 from airflow_provider_pgqueue.core.duration import duration_text, parse_duration  # noqa: E402
+from airflow_provider_pgqueue.core.quantity import quantity  # noqa: E402
 from airflow_provider_pgqueue.export.connection import Database  # noqa: E402
 from airflow_provider_pgqueue.spark.pipelines.failure import explained  # noqa: E402
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Summary, as_line  # noqa: E402
@@ -63,12 +64,15 @@ def command(pipeline: Callable[..., Summary]) -> click.Command:
         Database()  # refuses a connection string that cannot be read before Java starts
         spark = _session(context)
         try:
-            line = as_line(pipeline(spark, **given))
+            summary = pipeline(spark, **given)
+            line = as_line(summary)
             click.echo(line)
             if path := os.environ.get(_SUMMARY_FILE):
                 Path(path).write_text(line)
         finally:
             spark.stop()
+        if died := summary.get("died"):
+            raise click.ClickException(f"{quantity(died)} died")
 
     short = texts[""].partition("\n")[0]
     given = [*options, _DEBUG, _REFUSED_DSN]
@@ -159,7 +163,8 @@ def _session(context: click.Context) -> SparkSession:
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The data pipelines of the queue, on Spark. The summary is one line of JSON on standard output; what happens "
-    "meanwhile goes to standard error. Exit status: 0 done, 1 error, 2 wrong usage, 130 or 143 stopped by a signal.\n\n"
+    "meanwhile goes to standard error. Exit status: 0 done, 1 error or messages of a drain died, 2 wrong usage, 130 or "
+    "143 stopped by a signal.\n\n"
     f"There is no --dsn, on purpose. {_NO_DSN}",
 )
 @click.option("--master", help="Spark's master URL. Default: what spark-submit says, else local[*].")

@@ -73,6 +73,17 @@ def test_a_run_that_did_not_do_all_fails_the_task_unless_that_is_wanted(
     assert "Spark-Submit cmd" not in "".join(capfd.readouterr())
 
 
+def test_a_task_whose_drain_had_dead_messages_fails(
+    conn_id: str, spark_default: None, conn: psycopg.Connection[Any], run: Run, tmp_path: Path
+) -> None:
+    operator = drain(tmp_path)
+    perform(conn, verbs.begin_run(operator.run_id, "drain"))
+    perform(conn, verbs.finish_run(operator.run_id, '{"stopped": null, "died": 2}'))
+    with pytest.raises(AirflowFailException, match=r"did not do all: {'died': 2}"):
+        run(operator)
+    assert run(drain(tmp_path, fail_on=["stopped"]))["died"] == 2
+
+
 def test_a_dry_run_returns_its_summary_and_is_no_run(
     conn_id: str, spark_default: None, conn: psycopg.Connection[Any], queue: Queue, run: Run, tmp_path: Path
 ) -> None:

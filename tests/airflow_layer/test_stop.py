@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.tasks.telemetry import task_of
-from tests.airflow_layer.airflow_versions import AirflowException
+from tests.airflow_layer.airflow_versions import AirflowException, AirflowFailException
 from tests.waiting import PATIENCE, until
 
 Connection = psycopg.Connection[Any]
@@ -154,26 +154,37 @@ def test_an_earlier_try_that_still_works_has_lost_its_messages(conn_id: str, que
 
 @pytest.mark.parametrize(
     ("limit", "bad", "fails"),
-    [(1.0, 3, False), (0.5, 2, True), (2, 2, True), (2, 1, False), (None, 4, False)],
+    [("default", 1, True), (1.0, 3, False), (0.5, 2, True), (2, 2, True), (2, 1, False), (None, 4, False)],
 )
-def test_a_task_fails_when_as_many_messages_failed_as_its_limit_says(
-    conn_id: str, queue: Queue, run: Run, conn: Connection, limit: float | None, bad: int, fails: bool
+def test_a_task_fails_when_as_many_messages_died_as_its_limit_says(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, limit: Any, bad: int, fails: bool
 ) -> None:
-    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(4)))
+    PgQueueHook(conn_id).publish_batch(queue("orders", max_attempts=1), list(range(4)))
 
     def handle(message: Any) -> None:
         if message.body < bad:
             raise KeyError("no")
 
-    operator = task(apply_function=handle, fail_on_failed=limit)
+    operator = task(apply_function=handle, **({} if limit == "default" else {"fail_on_failed": limit}))
     if fails:
-        with pytest.raises(AirflowException, match=f"{bad} of 4 messages of queue orders failed"):
+        with pytest.raises(AirflowFailException, match=rf"{bad} messages? died \({bad} failed\) of 4 messages"):
             run(operator)
     else:
-        assert run(operator)["retried"] == bad
-    # Each is settled all the same: no message is held, and what failed has had its attempt.
+        assert run(operator)["failed"] == bad
+    # Each is settled all the same.
     assert leased(conn) == []
-    assert attempts(conn) == dict.fromkeys(range(bad), 1)
+
+
+def test_a_task_of_which_all_messages_failed_fails_also_if_they_are_delivered_again(
+    conn_id: str, queue: Queue, run: Run
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), [0, 1])
+
+    def handle(message: Any) -> None:
+        raise KeyError("no")
+
+    with pytest.raises(AirflowException, match="all of 2 messages of queue orders failed"):
+        run(task(apply_function=handle))
 
 
 def test_a_task_with_nothing_to_do_and_one_that_rejects_do_not_fail(conn_id: str, queue: Queue, run: Run) -> None:

@@ -19,6 +19,11 @@ def count(messages: Any) -> int:
     return len(messages)
 
 
+def refuse(messages: Any) -> None:
+    """Fail on everything."""
+    raise ValueError("no city")
+
+
 def keep(message: Any) -> Any:
     """Requeue a dead message as it is."""
     return message.body

@@ -140,7 +140,7 @@ def test_a_function_says_what_becomes_of_each_message(draining: Drain, conn: Con
     }
     assert left(conn) == [("later", 1, None)]
     assert summary["results"] == SUCCESS | {"success": 2, "rejected": 1, "failed": 1}
-    assert (summary["retried"], summary["waiting"]) == (1, 1)
+    assert (summary["retried"], summary["waiting"], summary["died"]) == (1, 1, 1)
 
 
 def test_a_group_is_handled_in_order_by_several_consumers(

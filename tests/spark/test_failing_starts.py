@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_pgqueue import spark as pipelines
-from airflow_provider_pgqueue.core import errors
+from airflow_provider_pgqueue.core import errors, run, verbs
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import register
@@ -275,6 +275,16 @@ def test_something_unusable_ends_the_drain_and_the_same_run_completes_with_anoth
     assert_refused(call(*drain, f"{FUNCTIONS}:count"), errors.InvalidArgument, r"the function returned a int\..*Return")
     assert state(conn) == before
     assert json.loads(*call(*drain, f"{FUNCTIONS}:accept").output)["archived"] == 1
+
+
+def test_a_drain_in_which_messages_died_ends_with_status_1_and_its_summary(
+    call: Calls, conn: Connection, queue: Queue
+) -> None:
+    queue("orders", max_attempts=1)
+    run(conn, verbs.publish_batch("orders", [1, 2]))
+    called = call("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:refuse")
+    assert (called.status, json.loads(*called.output)["died"]) == (1, 2)
+    assert called.complaint == ["Error: 2 messages died"]
 
 
 # What only the driver has, and what ends in the tasks ----------------------------------------------------------------

@@ -102,9 +102,16 @@ class Held:
                 self._run(self._conn, statement, ())
                 self.in_doubt |= self._conn.pgconn.transaction_status in OPEN
 
-    def expire(self, ids: Collection[int]) -> None:
-        """Stop renewing the lease of messages; when it ends, the attempt counts."""
-        self._held.difference_update(ids)
+    def leave(self, id_: int, details: str) -> str:
+        """Leave a message whose call hangs to its lease, or after its last attempt archive it; return how it ends."""
+        if not self._is_last(id_):
+            self._held.discard(id_)
+            return "timed_out"
+        end = "lock_expired"
+        statement = partial(verbs.archive, result=end, details=details, handled_by=self._handled_by)
+        with suppress(LeaseLost):
+            self._call(statement, [id_])
+        return "lost" if id_ in self.lost else end
 
     def finish(self, outcomes: Mapping[int, Outcome | None]) -> None:
         """Settle what is still held of these, and log which were lost."""
@@ -127,8 +134,10 @@ class Held:
         """Return how a message that was settled with this outcome ended."""
         if id_ in self.lost:
             return "lost"
-        last = self._max_attempts is not None and self.attempt(id_) >= self._max_attempts
-        return "failed" if id_ in self.unkept else end_of(outcome, last=last)
+        return "failed" if id_ in self.unkept else end_of(outcome, last=self._is_last(id_))
+
+    def _is_last(self, id_: int) -> bool:
+        return self._max_attempts is not None and self.attempt(id_) >= self._max_attempts
 
     def attempt(self, id_: int) -> int:
         """Return which attempt of a message this is, as far as the holder knows it."""

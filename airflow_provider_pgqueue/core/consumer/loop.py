@@ -77,10 +77,10 @@ class Consumer:
     policy.
 
     With a `handler_timeout` the handler runs in a thread of its own. If a call for one message takes longer, the lease
-    is no longer renewed: when it ends, the message is delivered again, or archived as `lock_expired` after its last
-    attempt. Python cannot end the call, so it continues in its thread, and what it returns is dropped; the consumer
-    handles the other messages in a new thread. When calls hang on ten messages, `drain` gives the rest back and raises
-    HandlerBroken.
+    is no longer renewed, and when it ends, the message is delivered again; after its last attempt it is archived as
+    `lock_expired` at once. Python cannot end the call, so it continues in its thread, and what it returns is dropped;
+    the consumer handles the other messages in a new thread. When calls hang on ten messages, `drain` gives the rest
+    back and raises HandlerBroken.
 
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
     `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
@@ -113,9 +113,9 @@ class Consumer:
         """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
 
         Returns how many messages ended as `success`, `rejected`, `failed`, `retried` (delivered again later),
-        `released` (not started), `lost` (the lease ended first, and another consumer gets them) and `timed_out` (their
-        handler exceeded its time). After `stop` the current message is finished and the rest of the batch released
-        without counting an attempt.
+        `released` (not started), `lost` (the lease ended first, and another consumer gets them), `timed_out` (their
+        handler exceeded its time) and `lock_expired` (it did so at their last attempt). After `stop` the current
+        message is finished and the rest of the batch released without counting an attempt.
 
         A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
         The call that archives a batch leases the next one, so at no time are more messages leased than `batch_size`.

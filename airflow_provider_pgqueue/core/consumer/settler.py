@@ -47,9 +47,8 @@ class Settler:
             self.breaker.record(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
 
     def leave(self, id_: int, why: TimeIsUp) -> None:
-        """Stop renewing the message of a call that hangs."""
-        self.lease.expire([id_])
-        self.counts["timed_out"] += 1
+        """Stop renewing the message of a call that hangs, or archive it after its last attempt."""
+        self.counts[self.lease.leave(id_, f"the call took longer than {why.limit}")] += 1
         self.breaker.record_hanging(id_, why)
 
     def settle_when_due(self) -> None:

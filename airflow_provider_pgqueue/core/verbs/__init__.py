@@ -62,6 +62,7 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     archive as archive,
     cancel as cancel,
     consume as consume,
+    deaths as deaths,
     extend as extend,
     lease as lease,
     once as once,

@@ -37,6 +37,14 @@ def abandoned(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
     return Statement("abandoned", locals(), column)
 
 
+def deaths(queue_name: str, *, holder: str, period: Duration) -> Statement[dict[str, int]]:
+    """Return how many messages died within this period in the hands of a holder, as `failed` or `lock_expired`.
+
+    `holder` is how the `locked_by` of its leases begins. What it rejected did not die.
+    """
+    return Statement("deaths", locals(), lambda rows: {row["result"]: row["number"] for row in rows})
+
+
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
     """Extend leases to `lease_for` from now. LeaseLost has the ids of those that were lost; the others are extended."""
     return Statement("extend", locals(), unless_lost(ids), durable=False)

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Ended, Pgqueue, Program
-from tests.waiting import until, until_waiting
+from tests.waiting import until, until_leases_expire, until_waiting
 
 Connection = psycopg.Connection[Any]
 Work = Callable[..., Ended]
@@ -49,6 +49,10 @@ def hangs(message):
 def packs_most(message):
     if message.body < 50:
         raise ValueError(f"no address in {message.body}")
+
+def kills(message):
+    if message.body == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 async def wait(message):
     import asyncio
@@ -120,7 +124,7 @@ def results(conn: Connection) -> list[tuple[Any, ...]]:
 def test_a_function_of_the_current_directory_handles_the_messages(work: Work, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", [1, "bad"]))
     ended = work("pack", "--until-empty", "--json")
-    assert ended.out == '{"queue_name": "default", "counts": {"success": 1, "rejected": 1}}\n'
+    assert ended.out == '{"queue_name": "default", "counts": {"success": 1, "rejected": 1}, "died": {}}\n'
     assert ended.status == 0
     assert results(conn) == [(1, "success", "handlers:pack"), ("bad", "rejected", "handlers:pack")]
     assert '"bad"' not in ended.err
@@ -197,7 +201,7 @@ def test_the_processes_stop_when_their_parent_is_killed(
     program: Program, dsn: str, conn: Connection, folder: Path
 ) -> None:
     sessions = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pgqueue worker'"
-    run(conn, verbs.publish_batch("default", [1, 2]))
+    run(conn, verbs.publish_batch("default", list(range(10))))
     conn.execute("SELECT pg_advisory_lock(7)")
     options = ["--batch-size", "1", "--processes", "2"]
     with program("worker", "default", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
@@ -206,8 +210,9 @@ def test_the_processes_stop_when_their_parent_is_killed(
         process.wait(30)
         conn.execute("SELECT pg_advisory_unlock(7)")
         until(lambda: not conn.execute(sessions.encode()).rowcount, what="the processes to end")
-    # The message in hand is finished first.
-    assert [result for _, result, _ in results(conn)] == ["success", "success"]
+    # Each finishes the message that it has in hand first.
+    assert {result for _, result, _ in results(conn)} == {"success"}
+    assert conn.execute("SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL").fetchone() == (0,)
 
 
 @pytest.mark.parametrize(
@@ -300,10 +305,24 @@ def test_messages_that_failed_before_do_not_stop_the_workers_that_come_after(wor
     run(conn, verbs.publish_batch("default", list(range(2000))))
     for _ in range(3):
         ended = work("packs_most", "--until-empty")
-        assert ended.status == 0, ended.err
+        assert "HandlerBroken" not in ended.err
         conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
     assert Counter(result for _, result, _ in results(conn)) == {"success": 1950, "failed": 50}
+    assert ended.status == 1
+    assert "50 messages died (50 failed): pgqueue dead default says of what" in ended.err
     assert [cause.waiting for cause in run(conn, verbs.dead_causes("default"))] == [50]
+
+
+def test_a_worker_after_one_that_was_killed_says_what_died_meanwhile(work: Work, conn: Connection) -> None:
+    run(conn, verbs.alter_queue("default", max_attempts=2))
+    run(conn, verbs.publish_batch("default", [0, 1, 2]))
+    for _ in range(2):
+        assert work("kills", "--lease-for", "1s", "--until-empty").status == -signal.SIGKILL
+        until_leases_expire(conn)
+    ended = work("kills", "--until-empty")
+    assert ended.status == 1
+    assert "1 message died (1 lock_expired)" in ended.err
+    assert Counter(result for _, result, _ in results(conn)) == {"success": 2, "lock_expired": 1}
 
 
 def test_a_function_that_hangs_keeps_neither_the_others_nor_the_worker(work: Work, conn: Connection) -> None:

@@ -50,6 +50,7 @@ VERBS = {
     "route_topic": ("SELECT messages.route_topic('shop.order')", "publisher admin"),
     "lease": ("SELECT messages.lease('orders')", "consumer admin"),
     "abandoned": (f"SELECT messages.abandoned({TOKEN})", "consumer admin"),
+    "deaths": ("SELECT messages.deaths('orders', 'pack ', '1 minute')", "consumer admin"),
     "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
     "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
     "act_for": ("SELECT messages.act_for('ann')", "publisher consumer admin"),

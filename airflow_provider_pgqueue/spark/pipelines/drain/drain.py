@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.progress import watching
-from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.quantity import deaths_text, quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.spark.pipelines.drain.task import BatchFunction, Share
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Pipeline, Summary, for_each, function_or_name
@@ -130,11 +130,14 @@ class _Drain:
         left, archived = self._look(), self._archived()
         seconds, worked = archived.pop("seconds"), archived.pop("worked")
         done = sum(archived.values())
+        if died := {result: archived[result] for result in ("failed", "lock_expired") if archived[result]}:
+            log.warning("%s: pgqueue dead %s says of what", deaths_text(died), self._share.queue)
         return {
             "run_id": self._pipeline.run_id,
             "queue": self._share.queue,
             "archived": done,
             "results": archived,
+            "died": sum(died.values()),
             "retried": reported["retried"],
             "lost": reported["lost"],
             **left,
