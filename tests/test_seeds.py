@@ -165,6 +165,25 @@ def test_s0_a_raw_worker_that_takes_over_an_expired_lease_ends_the_old_token(con
     assert results(ours) == ["success"]
 
 
+def test_s0_a_worker_archives_a_message_that_took_too_long_as_lock_expired(connect: Connect) -> None:
+    conn, worker = connect(), connect()
+    conn.execute("LISTEN dead_message")
+    id_ = raw_publish(conn, 1)
+    assert raw_lock(worker, id_)
+    raw_finish(worker, id_, "lock_expired", "took more than 10 s")
+    assert [channel for channel, _ in heard(conn)] == ["dead_message"]
+    assert (depth(conn), results(conn)) == (0, ["lock_expired"])
+
+
+def test_s0_a_consumer_ends_what_exceeds_its_handler_timeout_as_lock_expired(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("slow", max_attempts=1, handler_timeout=timedelta(minutes=5)), 1))
+    (message,) = run(conn, verbs.lease("slow"))
+    run(conn, verbs.archive(message.lock_token, [message.id], result="lock_expired", details="too slow"))
+    assert results(conn) == ["lock_expired"]
+    (dead,) = run(conn, verbs.lease_dead("slow"))
+    assert dead.id == message.id
+
+
 @pytest.mark.cron
 def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
@@ -230,6 +249,25 @@ def test_s1_its_statements_run_as_they_are_written(conn: Connection, queue: Queu
     (last,) = conn.execute("select msg_id from pgmq.read('test_queue', 30, 1)").fetchone()
     assert conn.execute(f"select pgmq.archive('test_queue', {last})".encode()).fetchone() == (True,)
     assert results(conn) == ["success"]
+
+
+def test_s1_a_delete_removes_a_message_without_a_trace(connect: Connect, queue: Queue) -> None:
+    conn, listening = connect(), connect()
+    listening.execute("LISTEN dead_message")
+    run(conn, verbs.publish(queue("task_queue"), 1, expires_in=timedelta(hours=1)))
+    (message,) = run(conn, verbs.lease("task_queue", lease_for=timedelta(milliseconds=1)))
+    assert conn.execute("DELETE FROM messages.message WHERE id = %s", [message.id]).rowcount == 1
+    with pytest.raises(LeaseLost):
+        run(conn, verbs.archive(message.lock_token, [message.id]))
+    assert run(conn, verbs.upkeep())["archived"] == 0
+    assert (depth(conn), results(conn), heard(listening, 0.2)) == (0, [], [])
+
+
+def test_s1_a_delete_lets_the_next_of_its_group_go_first(conn: Connection, queue: Queue) -> None:
+    head, behind = run(conn, verbs.publish_batch(queue("task_queue"), [1, 2], group_keys=["a", "a"]))
+    conn.execute("DELETE FROM messages.message WHERE id = %s", [head])
+    (found,) = until(lambda: run(conn, verbs.lease("task_queue")))
+    assert found.id == behind
 
 
 # S2, PostQueue: reference, attempts, delay, expiry, ack, nack, working -----------------------------------------------
@@ -316,6 +354,19 @@ def test_s4_the_statement_of_the_article_works_on_our_table(connect: Connect, qu
 def test_s4_autovacuum_is_tuned_for_the_queue_table(conn: Connection) -> None:
     row = conn.execute("SELECT reloptions FROM pg_class WHERE oid = 'messages.message_rows'::regclass").fetchone()
     assert {"fillfactor=50", "vacuum_truncate=off", "autovacuum_vacuum_scale_factor=0.1"} <= set(row[0])
+
+
+def test_s4_the_queue_table_is_rotated(connect: Connect, queue: Queue) -> None:
+    conn, size = connect(), "SELECT pg_total_relation_size('messages.message_rows')"
+    ids = run(conn, verbs.publish_batch(queue("queue_table"), list(range(5000))))
+    conn.execute("DELETE FROM messages.message WHERE id < %s", [ids[-10]])
+    ((large,),) = conn.execute(size).fetchall()
+    conn.execute("VACUUM (FULL, ANALYZE) messages.message_rows")
+    ((small,),) = conn.execute(size).fetchall()
+    assert small < large / 4
+    run(conn, verbs.publish("queue_table", "new"))
+    left = until(lambda: run(conn, verbs.lease("queue_table", max_messages=100)))
+    assert [message.id for message in left][:10] == list(ids[-10:])
 
 
 # The mistakes of S0 do not come along --------------------------------------------------------------------------------
