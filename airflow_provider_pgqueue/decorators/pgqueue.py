@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import get_unique_task_id, task_decorator_factory
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
 class PgQueueDecoratedOperator(PgQueueConsumeOperator):
     """What `@task.pgqueue` makes of a function: a consume operator that calls it.
 
@@ -25,7 +29,7 @@ class PgQueueDecoratedOperator(PgQueueConsumeOperator):
 
     custom_operator_name = "@task.pgqueue"
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
-    shallow_copy_attrs: Sequence[str] = ("apply_function", "apply_function_batch", "model")
+    shallow_copy_attrs: Sequence[str] = ("apply_function", "apply_function_batch", "model", "python_callable")
 
     def __init__(
         self,
@@ -45,6 +49,10 @@ class PgQueueDecoratedOperator(PgQueueConsumeOperator):
             task_id = get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group"))
         handler: dict[str, Any] = {"apply_function_batch" if batches else "apply_function": python_callable}
         super().__init__(task_id=task_id, op_args=op_args, op_kwargs=op_kwargs, **handler, **kwargs)
+        self.python_callable = python_callable
+
+    def _further(self, context: Context) -> dict[str, Any]:
+        return _asked_for(self.python_callable, context, (None, *self.op_args))
 
 
 def pgqueue_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
@@ -52,7 +60,8 @@ def pgqueue_task(python_callable: Callable[..., Any] | None = None, **kwargs: An
 
     The function gets each Message, or with `batches=True` lists of them, and returns None or outcomes, as for
     `PgQueueConsumeOperator`, whose other parameters the decorator takes too. The arguments of the call in the DAG are
-    passed to the function after the message, and may be templates or results of other tasks.
+    passed to the function after the message, and may be templates or results of other tasks. Parameters such as
+    `ti=None`, and `**context`, get what they get from `@task`.
 
     :param python_callable: the function, if the decorator is used without parentheses.
     """
@@ -94,8 +103,20 @@ class PgQueuePublishDecoratedOperator(PgQueuePublishOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Call the function, publish what it returns, and return how many and their ids."""
-        self.messages = lambda: _messages_of(self.python_callable(*self.op_args, **self.op_kwargs))
+        more = _asked_for(self.python_callable, context, self.op_args)
+        self.messages = lambda: _messages_of(self.python_callable(*self.op_args, **{**more, **self.op_kwargs}))
         return super().execute(context)
+
+
+def _asked_for(function: Callable[..., Any], context: Context, args: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of the context that a function has parameters for, besides those that get `args`."""
+    parameters = inspect.signature(function).parameters
+    free = dict(list(parameters.items())[len(args) :])
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        taken = parameters.keys() - free.keys()
+        return {name: value for name, value in context.items() if name not in taken}
+    named = {name for name, one in free.items() if one.kind in _BY_NAME}
+    return {name: value for name, value in context.items() if name in named}
 
 
 def _messages_of(returned: Any) -> Iterable[Any]:

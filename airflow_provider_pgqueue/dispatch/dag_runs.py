@@ -19,6 +19,14 @@ _NO_DAG: Final = (
     "Give trigger_dag_id the id of a DAG; if there is such a DAG, look at the import errors: Airflow forgets a DAG "
     "whose file has one."
 )
+_FIXES: Final[Mapping[str, str]] = {
+    "not_found": _NO_DAG,
+    "import_errors": "Mend the import errors of its file; the page of the DAG shows them.",
+    "denied_run_type": "Add DagRunType.OPERATOR_TRIGGERED to the allowed_run_types of the DAG.",
+    "value_error": "Give the dispatcher a conf with a value of the right type for each Param of the DAG that needs "
+    "one, or give the Param a default.",
+}
+"""By the reason that Airflow gives."""
 _LOOKS: Final = 5
 _REFUSALS: Final = (400, 403, 404, 422)
 # Characters of ids in one question, which is a URL: httpx takes 65,536, and many a proxy 8,192 for the whole line.
@@ -44,12 +52,13 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
     try:
         reply = task_runner.SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf)))
     except Exception as error:
-        status, reason = _refusal(error)
+        status, text, reason = _refusal(error)
         if status not in _REFUSALS:
             raise
+        fix = _FIXES.get(reason, "The log of the api-server says more.")
         raise RunRefused(
-            f"Airflow does not start a run of DAG {dag_id!r}: {reason}",
-            f"Its messages were given back without an attempt. {_NO_DAG}",
+            f"Airflow does not start a run of DAG {dag_id!r}: {text}",
+            f"Its messages were given back without an attempt. {fix}",
         ) from error
     if isinstance(reply, ErrorResponse) and reply.error != ErrorType.DAGRUN_ALREADY_EXISTS:
         raise AirflowRuntimeError(reply)
@@ -115,8 +124,8 @@ def _states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
     return found | dict.fromkeys(exist, "running")
 
 
-def _refusal(error: Any) -> tuple[int | None, str]:
-    """Return the HTTP status and the reason of what the api-server answered, if it did.
+def _refusal(error: Any) -> tuple[int | None, str, str]:
+    """Return the HTTP status, the text and the reason, one word, of what the api-server answered, if it did.
 
     The supervisor of a task tells its answer; `dag.test()` has none, and raises what the client raises.
     """
@@ -125,9 +134,11 @@ def _refusal(error: Any) -> tuple[int | None, str]:
     elif isinstance(told := getattr(getattr(error, "error", None), "detail", None), Mapping):
         status, detail = told.get("status_code"), told.get("detail")
     else:
-        return None, ""
+        return None, "", ""
     inner = detail.get("detail", detail) if isinstance(detail, Mapping) else detail
-    return status, str(inner.get("message", inner) if isinstance(inner, Mapping) else inner or error)
+    if isinstance(inner, Mapping):
+        return status, str(inner.get("message", inner)), str(inner.get("reason", ""))
+    return status, str(inner or error), ""
 
 
 def _in_state(dag_id: str, run_ids: Sequence[str], state: str) -> list[str]:

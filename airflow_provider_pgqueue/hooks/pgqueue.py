@@ -54,6 +54,14 @@ class PgQueueHook(PostgresHook):
     _may_consume = False
 
     @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return what the form of a connection shows on Airflow 3.1; later versions read the provider's information."""
+        from airflow_provider_pgqueue.get_provider_info import get_provider_info
+
+        (kind,) = get_provider_info()["connection-types"]
+        return {"hidden_fields": [], **kind["ui-field-behaviour"]}
+
+    @classmethod
     def get_connection(cls, conn_id: str) -> Any:
         """Return an Airflow connection; AirflowNotFoundException, with the fix, if there is none of this name."""
         with _defined(conn_id):

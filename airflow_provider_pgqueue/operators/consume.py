@@ -175,7 +175,7 @@ class PgQueueConsumeOperator(WaitingTask):
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._finished = threading.Event()
         self._hook = PgQueueHook(self.pgqueue_conn_id)
-        consumer = self._consumer(name_of(context))
+        consumer = self._consumer(name_of(context), self._further(context))
         breaker = Breaker(self.queue_name, self.give_up_after)
         record = self._telemetry.record_batch
         try:
@@ -198,9 +198,13 @@ class PgQueueConsumeOperator(WaitingTask):
         self._fail_on_failed(died, breaker)
         return dict(counts)
 
-    def _consumer(self, handled_by: str) -> Consumer:
+    def _further(self, context: Context) -> dict[str, Any]:
+        """Return what the function gets by name besides `op_kwargs`."""
+        return {}
+
+    def _consumer(self, handled_by: str, further: Mapping[str, Any]) -> Consumer:
         each = self.apply_function is not None
-        handler = self._handler(self.apply_function if each else self.apply_function_batch)
+        handler = self._handler(self.apply_function if each else self.apply_function_batch, further)
         if self.model is not None:
             read = load_model(_loaded_model(self.model))
             handler = each_with_model(handler, read) if each else all_with_model(handler, read)
@@ -242,16 +246,16 @@ class PgQueueConsumeOperator(WaitingTask):
             # Next to the function, which continues when this returns.
             threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
 
-    def _handler(self, given: Any) -> Callable[..., Any]:
+    def _handler(self, given: Any, further: Mapping[str, Any]) -> Callable[..., Any]:
         """Return the function of the user, or the one of this name, as one that takes nothing but what is handled."""
         found = load_function(given)
         if isinstance(given, str):
             # It is known only now, before a message is leased.
             self._check_call(found)
         found = awaited(found)
-        if not (self.op_args or self.op_kwargs):
+        args, kwargs = tuple(self.op_args), {**further, **(self.op_kwargs or {})}
+        if not (args or kwargs):
             return found
-        args, kwargs = tuple(self.op_args), dict(self.op_kwargs or {})
         return lambda handled: found(handled, *args, **kwargs)
 
     def _check_call(self, given: Any) -> None:

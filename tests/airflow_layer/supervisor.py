@@ -28,6 +28,7 @@ class Supervisor:
         self.runs: dict[str, str] = {}
         self.tasks: dict[tuple[str, int], str] = {}  # of each run: task and map index
         self.no_dags: set[str] = set()
+        self.refuses: dict[str, str] = {}  # with what reason and text it starts no run
         self.in_process = False  # as in dag.test(), where a task gets the client's own errors
         self.started: list[str] = []
         self.on_start: Callable[[str], None] = lambda run_id: None
@@ -51,6 +52,9 @@ class Supervisor:
                 self._client.dags.get(msg.dag_id)
             raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404}))
         if isinstance(msg, TriggerDagRun):
+            if self.refuses:
+                told = {"status_code": 400, "detail": {"detail": self.refuses}}
+                raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=told))
             self.on_start(msg.run_id)
             self.started.append(msg.run_id)
             self.runs[msg.run_id] = "queued"

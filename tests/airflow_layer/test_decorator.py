@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_pgqueue.core import InvalidArgument, Message, Rejected, verbs
 from airflow_provider_pgqueue.core import run as run_verb
-from airflow_provider_pgqueue.decorators.pgqueue import pgqueue_task
+from airflow_provider_pgqueue.decorators.pgqueue import pgqueue_task, publish_task
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from tests.test_docs import of_page
 from tests.waiting import until_past
@@ -53,6 +53,49 @@ def test_a_function_of_a_message_is_a_task(conn_id: str, conn: Connection, queue
     assert run(operator) == {"success": 2, "rejected": 1}
     assert seen == [(1, "north", True), (2, "north", True), (3, "north", True)]
     assert (operator.task_id, operator.batch_size) == ("pack", 2)
+
+
+def test_the_function_gets_of_the_context_what_it_asks_for(
+    conn_id: str, queue: Queue, conn: Connection, run: Run
+) -> None:
+    run_verb(conn, verbs.publish(queue("orders"), 1))
+    seen = []
+    with DAG("orders", schedule=None):
+
+        @pgqueue_task(queue_name="orders")
+        def pack(message: Message, shop: str, ti: Any = None, *, dag: str = "", **context: Any) -> None:
+            seen.append((shop, ti.task_id, dag, "ti" in context, "task_instance" in context))
+
+        operator = pack("north", dag="mine").operator
+
+        @pgqueue_task(queue_name="orders")
+        def pack_alone(message: Message, ti: Any = None) -> None:
+            seen.append(ti.task_id)
+
+        alone = pack_alone().operator
+    assert run(operator) == {"success": 1}
+    run_verb(conn, verbs.publish("orders", 1))
+    assert run(alone) == {"success": 1}
+    assert seen == [("north", seen[0][1], "mine", False, True), seen[1]]
+    assert seen[0][1]
+    assert seen[1]
+
+
+def test_a_function_that_publishes_gets_of_the_context_what_it_asks_for(
+    conn_id: str, queue: Queue, conn: Connection, run: Run
+) -> None:
+    queue("orders")
+    with DAG("orders", schedule=None):
+
+        @publish_task(queue_name="orders")
+        def fill(ti: Any = None, **context: Any) -> list[Any]:
+            return [ti.task_id, "task_instance" in context]
+
+        operator = fill().operator
+    assert run(operator)["published"] == 2
+    bodies = [body for (body,) in conn.execute("SELECT message FROM messages.message ORDER BY id")]
+    assert bodies[0]
+    assert bodies[1] is True
 
 
 def test_results_of_other_tasks_and_templates_are_arguments(

@@ -102,6 +102,27 @@ def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
     assert message.attempts == 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "text", "fix"),
+    [
+        ("value_error", "Invalid input for param shop: 'shop' is a required property", "Give the dispatcher a conf"),
+        ("denied_run_type", "Dag 'pack' does not allow operator-triggered runs", "allowed_run_types"),
+        ("import_errors", "Dag 'pack' has import errors and cannot be triggered", "Mend the import errors"),
+    ],
+)
+def test_a_refused_run_says_the_fix_for_the_reason(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor, reason: str, text: str, fix: str
+) -> None:
+    queue("orders")
+    run_verb(conn, verbs.publish("orders", 1))
+    supervisor.refuses = {"reason": reason, "message": text}
+    with pytest.raises(dag_runs.RunRefused) as refused:
+        run(dispatcher())
+    assert text in str(refused.value)
+    assert fix in str(refused.value)
+    assert "trigger_dag_id" not in str(refused.value)
+
+
 @pytest.mark.airflow_since("3.2")
 def test_a_reconciliation_ends_what_was_not_started_for_a_dag_that_is_gone(
     conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor

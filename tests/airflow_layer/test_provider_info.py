@@ -58,3 +58,11 @@ def test_airflow_discovers_the_provider_its_connection_type_and_its_queues() -> 
     assert hook is not None
     assert hook.hook_class_name == "airflow_provider_pgqueue.hooks.pgqueue.PgQueueHook"
     assert "airflow_provider_pgqueue.queues.pgqueue.PgQueueMessageQueueProvider" in manager.queue_class_names
+
+
+def test_the_hook_itself_says_what_the_form_of_a_connection_shows() -> None:
+    """Airflow 3.1 reads nothing else."""
+    (kind,) = get_provider_info()["connection-types"]
+    hook = resolve_name(kind["hook-class-name"])
+    assert "get_ui_field_behaviour" in vars(hook)
+    assert hook.get_ui_field_behaviour() == {"hidden_fields": []} | kind["ui-field-behaviour"]
