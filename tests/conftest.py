@@ -73,6 +73,7 @@ def _left_out(config: pytest.Config) -> list[str]:
     without_cron += [] if pgbouncer.find() else ["pooler"]
     without_cron += [] if prometheus.find() else ["prometheus"]
     without_cron += [] if shutil.which("npm") else ["npm"]
+    without_cron += [] if shutil.which("apt-get") else ["debian"]
     return without_cron if chromium.find() else [*without_cron, "browser"]
 
 
