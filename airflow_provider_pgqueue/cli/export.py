@@ -61,7 +61,7 @@ def export(
     drop: bool,
     parallelism: int,
 ) -> None:
-    """Export the completed partitions of the archive to Parquet, or with --until now all that is there.
+    """Export the completed partitions of the archive to Parquet.
 
     Killed or not, run it again: what is exported and unchanged is skipped. What --drop has to keep is named with the
     reason, and the next run tries again. Needs adbc-driver-manager, adbc-driver-postgresql and pyarrow.

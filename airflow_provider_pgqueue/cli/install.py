@@ -13,10 +13,16 @@ from airflow_provider_pgqueue.cli.output import show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import installation, migrations
 from airflow_provider_pgqueue.core.errors import INSTALL, SchemaMissing
+from airflow_provider_pgqueue.core.installation import GROUPS
 from airflow_provider_pgqueue.core.pgmq import install_names, names_of_pgmq
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query, sql_folder
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
+
+_WITHOUT_ROLES = (
+    "Until then GRANT messages_publisher TO shop and each other grant of a group role fails. To let a login publish "
+    "without them: GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION messages.publish TO shop."
+)
 
 
 @click.command()
@@ -59,7 +65,10 @@ def _installed(found: dict[str, Any]) -> str:
     if found["pgmq"]:
         text += " Clients of PGMQ find their names in schema pgmq."
     if found["no_roles_because"]:
-        text += f" There are no group roles: {found['no_roles_because']}"
+        text += f" There are no group roles: {found['no_roles_because']} {_WITHOUT_ROLES}"
+    elif found["migrations_applied"]:
+        groups = ", ".join(f"messages_{group}" for group in GROUPS)
+        text += f" It has the group roles {groups}: GRANT messages_publisher TO shop."
     if found["upkeep_mode"] == "pg_cron":
         return f"{text} pg_cron does the upkeep."
     return f"{text} pg_cron does not do the upkeep: run `pgqueue upkeep` or PgQueueUpkeepOperator every minute."

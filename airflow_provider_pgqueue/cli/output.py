@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.core.message import COUNTED, QueueStatus
 from airflow_provider_pgqueue.core.quantity import per_second
 
 Row = Mapping[str, Any]
+_NARROW = 16  # letters of a column, which are enough to read a longer text in
 _WIDE = 100_000  # no terminal: nothing is cut
 
 
@@ -49,7 +50,8 @@ def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Seque
     if settings.as_json:
         say(to_text({name: rows}))
     elif rows:
-        console().print(table(rows, columns))
+        made = console()
+        made.print(fitting(rows, columns, made.width))
     else:
         say(f"no {name}")
 
@@ -73,6 +75,18 @@ def console(*, stderr: bool = False) -> Any:
     if not made.is_terminal:
         made.width = _WIDE
     return made
+
+
+def fitting(rows: Sequence[Row], columns: Sequence[str], width: int) -> Any:
+    """Return a table; where its columns would be too narrow to be read, a line for each value instead, as psql does."""
+    from rich.text import Text
+
+    cells = [[(name, _cell(name, row[name])) for name in columns] for row in rows]
+    needed = [max([len(name), *(min(len(row[at][1]), _NARROW) for row in cells)]) for at, name in enumerate(columns)]
+    if sum(needed) + 2 * (len(columns) - 1) <= width:
+        return table(rows, columns)
+    longest = max(map(len, columns))
+    return Text("\n\n".join("\n".join(f"{name:{longest}}  {said}" for name, said in row) for row in cells))
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> Any:

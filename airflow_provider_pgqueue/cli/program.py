@@ -59,7 +59,7 @@ class _LazyGroup(SuggestingGroup):
             formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @shared_options
 @click.version_option(__version__, prog_name="pgqueue")
 def program() -> None:

@@ -50,7 +50,17 @@ _COMMENT: Final = re.compile(r"^COMMENT ON COLUMN messages\.queue\.(\w+) IS '(.+
 def _comments() -> dict[str, str]:
     """Return what the schema says of each column of a policy; an option has 0 or an empty text in place of NULL."""
     found = _COMMENT.findall("\n".join(script.text for script in scripts()))
-    return {name: said.replace("NULL", "''" if name == "fair_by" else "0") for name, said in found}
+    return {name: _shortened(said.replace("NULL", "''" if name == "fair_by" else "0")) for name, said in found}
+
+
+def _shortened(comment: str) -> str:
+    """Return what it is, and what stands for nothing: the help of all options has to fit on a screen."""
+    if re.match(r"\w+: ", comment):  # one choice after the other
+        return comment
+    first, *others = comment.partition(". ")[0].rstrip(".").split("; ")
+    first, *_ = first.split(", so that ")
+    nothing = [one for one in others if one.startswith(("0 ", "'' "))]
+    return "; ".join([first, *nothing]) + "."
 
 
 def _policy_options(*, with_defaults: bool = False) -> Callable[[F], F]:
@@ -83,7 +93,10 @@ def queues(context: click.Context, settings: Settings) -> None:
 @_policy_options(with_defaults=True)
 @with_settings
 def create(settings: Settings, /, name: str, **policy: Any) -> None:
-    """Create a queue; a queue that exists is not changed."""
+    """Create a queue; a queue that exists is not changed.
+
+    "Queues in detail", in the reference, says more about each option.
+    """
     created = ask(settings, verbs.create_queue(name, **_given(policy)))
     there = f"queue {name} already exists; its policy was not changed. Change it: pgqueue queues alter {name}"
     text = f"created queue {name}." if created else there

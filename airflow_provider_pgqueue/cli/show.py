@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.cli.text import one_line, printable, say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
-from airflow_provider_pgqueue.core.frames import first_seen, own_frames, without_class
+from airflow_provider_pgqueue.core.frames import first_seen, own_frames, without_class, without_error
 from airflow_provider_pgqueue.core.message import RESULTS
 from airflow_provider_pgqueue.core.query import query
 
@@ -52,12 +52,13 @@ def show(settings: Settings, id: int, body: bool, traces: bool) -> None:
         return
     say(f"message {id} of queue {life[0]['queue_name']}" + _named(life[0], "reference", ", reference "))
     for row, first in zip(life, first_seen(life), strict=True):
-        say(_line(row))
+        trace = row["traceback"] if traces and not first else None
+        say(_line(row, trace))
         if traces and first:
             say(f"    The traceback is that of attempt {first}.")
-        elif traces and row["traceback"]:
-            own = own_frames(row["traceback"])
-            say(indent(f"{own}\n\nThe whole traceback:\n{row['traceback']}" if own else row["traceback"], "    "))
+        elif trace:
+            own, whole = own_frames(trace), without_error(trace)
+            say(indent(f"{own}\n\nThe whole traceback:\n{whole}" if own else trace, "    "))
     if traces and not any(row["traceback"] for row in life):
         say("no traceback that this login may read")
     if inside:
@@ -70,12 +71,15 @@ def _inside(conn: Connection, id: int) -> Row | None:
     return next(iter(rows), None)
 
 
-def _line(row: Row) -> str:
-    """Return an entry of a life: when, what, by whom, and what is known of it."""
+def _line(row: Row, trace: str | None) -> str:
+    """Return an entry of a life: when, what, by whom, and what is known of it that its traceback does not say."""
     said = f"{cell(row['at'])}  {row['entry']}" + _named(row, "result", " as ") + _named(row, "attempt", ", attempt ")
     said += _named(row, "other_id", " as " if row["entry"] == "requeued" else " for ") + _named(row, "actor", ", by ")
     said += _named(row, "run_id", f", run of {row['dag_id']}: ") + _named(row, "until", ", until ")
-    why = ": ".join(filter(None, (row["error"], without_class(row["details"], row["error"]))))
+    text = without_class(row["details"], row["error"])
+    why = ": ".join(filter(None, (row["error"], text)))
+    if trace and text in trace:
+        why = ""
     return said + (f"\n    {one_line(why)}" if why else "")
 
 

@@ -22,6 +22,12 @@ def own_frames(traceback: str) -> str | None:
     return "\n".join([*own, traceback[frames[-1].end() :].strip("\n")])
 
 
+def without_error(traceback: str) -> str:
+    """Return a traceback up to its last frame."""
+    frames = list(_FRAME.finditer(traceback))
+    return traceback[: frames[-1].end()] if frames else traceback
+
+
 def without_class(text: str | None, error: str | None) -> str:
     """Return the text of an error without the class at its beginning, because that is shown next to it."""
     text, name = text or "", (error or "").rpartition(".")[2]

@@ -30,7 +30,7 @@ Connection = psycopg.Connection[Any]
 Users = str | Collection[str]
 T = TypeVar("T")
 CRON_ROLE: Final = "messages_cron"
-_GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
+GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
 _PRIVILEGES: Final = ("publish", "consume", "observe")
 _MAY_INSTALL: Final = "Install as the owner of schema messages, or if there is none, as a role that may create one."
 
@@ -63,8 +63,8 @@ def _users(value: Any) -> bool:
 
 
 def _grants(value: Any) -> str | None:
-    good = isinstance(value, Mapping) and all(group in _GROUPS and _users(users) for group, users in value.items())
-    return None if good else f"Give one of {', '.join(_GROUPS)} as a key, and a list of users as its value."
+    good = isinstance(value, Mapping) and all(group in GROUPS and _users(users) for group, users in value.items())
+    return None if good else f"Give one of {', '.join(GROUPS)} as a key, and a list of users as its value."
 
 
 def _queue_grants(value: Any) -> str | None:
@@ -174,8 +174,8 @@ def grant_group(conn: Connection, group: str, users: Users) -> None:
     Running it again is safe. Raises InvalidArgument if the group or a user does not exist, PermissionDenied if this
     login may not grant it.
     """
-    if group not in _GROUPS:
-        raise InvalidArgument(f"group role {group!r} does not exist. Give one of {', '.join(_GROUPS)}.")
+    if group not in GROUPS:
+        raise InvalidArgument(f"group role {group!r} does not exist. Give one of {', '.join(GROUPS)}.")
     for user in _listed(users):
         try:
             conn.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(f"messages_{group}"), sql.Identifier(user)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -13,7 +14,9 @@ from typing import Any
 import click
 import psycopg
 import pytest
+from rich.console import Console
 
+from airflow_provider_pgqueue.cli.output import fitting
 from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.query import query
@@ -392,6 +395,31 @@ def test_the_defaults_that_the_help_shows_are_those_of_a_new_queue(pgqueue: Pgqu
             value = option.type_cast_value(context, shown)
             assert row[option.name] == (value.total_seconds() if isinstance(value, timedelta) else value), option.name
     assert {one.name for one in options} == set(verbs.queues.Policy.__annotations__)
+
+
+@pytest.mark.parametrize("command", ["create", "alter"])
+def test_the_help_of_all_options_of_a_policy_fits_on_a_screen(
+    pgqueue: Pgqueue, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = pgqueue("queues", command, "--help").out.splitlines()
+    assert len(shown) <= 45
+    assert max(map(len, shown)) <= 100
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 400])
+def test_a_table_fits_the_terminal(width: int) -> None:
+    rows = [{f"column_{number}": text for number, text in enumerate(["x" * 30, 1234567, None] * 4)}] * 2
+    written = io.StringIO()
+    Console(width=width, file=written).print(fitting(rows, list(rows[0]), width))
+    lines = [line.rstrip() for line in written.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    values = [line.split() for line in lines]
+    if width < 200:
+        assert values[:2] == [["column_0", "x" * 30], ["column_1", "1234567"]]
+        assert values.count([]) == 1, "an empty line between two rows"
+    else:
+        assert values[0] == list(rows[0])
 
 
 def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

@@ -38,6 +38,8 @@ def test_install_makes_the_schema_and_twice_does_no_harm(run_pgqueue: Pgqueue, e
     database = conninfo_to_dict(empty_dsn)["dbname"]
     first = run_pgqueue("install", "--no-cron", "--dsn", empty_dsn).out
     assert first.startswith(f"installed schema messages, version {code_version()}, in database {database}. ")
+    assert "It has the group roles messages_publisher, messages_consumer, " in first
+    assert ": GRANT messages_publisher TO shop." in first
     again = run_pgqueue("install", "--no-cron", "--dsn", empty_dsn).out
     assert again.startswith(f"schema messages in database {database} is already up to date, version {code_version()}. ")
 
@@ -72,6 +74,9 @@ def test_install_says_why_there_are_no_group_roles(run_pgqueue: Pgqueue, empty_d
             conn.execute("DROP OWNED BY plain_shop CASCADE")
             conn.execute("DROP ROLE plain_shop")
     assert "There are no group roles: role 'plain_shop' could not give schema messages to messages_owner." in installed
+    assert "Install again after " in installed
+    assert "Until then GRANT messages_publisher TO shop and each other grant of a group role fails." in installed
+    assert "GRANT EXECUTE ON FUNCTION messages.publish TO shop." in installed
 
 
 @pytest.mark.cron

@@ -79,6 +79,7 @@ shop.StockError: none left"""
     assert "orders.py" in own
     assert library not in own
     assert "shop.StockError: none left" in own
+    assert shown.count("none left") == 1, "each error once"
     assert "site-packages" in whole
     assert '"order": 7' in shown
     assert "attempt failed, attempt 1, by packer" in shown
