@@ -38,7 +38,7 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
-_AFTER_NOTHING: Final = 0.01  # seconds until the next look of a worker that found nothing
+_AFTER_NOTHING: Final = 0.1  # seconds until the next look of a worker that found nothing
 _TO_END: Final = 1.0  # seconds that the listener has to close its connection
 _AWAY: Final = 30.0  # seconds until the listener tries again where the work got the last connection
 # libpq keeps the SQLSTATE of a refused connection to itself.
