@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-airflow bench-brokers bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos count bench bench-quick bench-airflow bench-brokers bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 # An image may set it. Hundreds of processes of the tests would then each compile Airflow anew: half of their start.
@@ -107,6 +107,9 @@ chaos: setup ## Break everything under a load, account for each message, and wri
 
 states: setup ## Call the verbs in random orders next to a model, about 5 minutes (EXAMPLES=500)
 	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/whole/test_state_machine.py
+
+count: setup ## Count the instructions of the verbs next to raw PL/pgSQL, in two minutes; needs valgrind
+	@$(BIN)/python -m tools.count
 
 bench: $(BENCH)/.installed ## Measure the queue compared with its peers, about 45 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)

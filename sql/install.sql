@@ -19,6 +19,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/fair_front.sql
 \ir functions/publish/fair_places.sql
 \ir functions/publish/publish.sql
+\ir functions/publish/insert_messages.sql
 \ir functions/publish/publish_batch.sql
 \ir functions/publish/remember_key.sql
 \ir functions/publish/replace_waiting.sql
@@ -43,6 +44,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
 \ir functions/lease/archive.sql
+\ir functions/lease/archive_and_lease.sql
 \ir functions/lease/release.sql
 \ir functions/lease/abandoned.sql
 \ir functions/lease/deaths.sql
@@ -54,7 +56,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/once.sql
 \ir functions/lease/check_lease.sql
 \ir functions/lease/check_outcomes.sql
-\ir functions/lease/lease_again.sql
+\ir functions/lease/take_first.sql
+\ir functions/lease/prepare_lease.sql
+\ir functions/lease/finish.sql
 \ir functions/lease/leases_left.sql
 \ir functions/lease/token_bucket.sql
 \ir functions/lease/rate_left.sql
@@ -62,8 +66,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Lanes and their marks: where a lease looks, and what makes it look elsewhere
 \ir functions/lanes/look.sql
-\ir functions/lanes/come_back.sql
-\ir functions/lanes/make_lane.sql
+\ir functions/lanes/enter.sql
+\ir functions/lanes/give_back.sql
+\ir functions/lanes/correct_marks.sql
+\ir functions/lanes/open_lane.sql
 \ir functions/lanes/mend_lanes.sql
 \ir functions/lanes/create_mark.sql
 \ir functions/lanes/stored_time.sql
@@ -95,7 +101,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dispatch/reopen_dispatch.sql
 
 -- Archive
-\ir functions/archive/after_archive.sql
+\ir functions/archive/record_dead.sql
 \ir functions/archive/error_pattern.sql
 \ir functions/archive/fingerprint.sql
 \ir functions/archive/search_messages.sql
@@ -119,9 +125,12 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/check_dead_lease.sql
 
 -- Groups: one message at a time, in order
-\ir functions/groups/group_heads.sql
 \ir functions/groups/next_of_groups.sql
-\ir functions/groups/free_group_heads.sql
+\ir functions/groups/fill_groups.sql
+\ir functions/groups/fair_turns.sql
+\ir functions/groups/let_in.sql
+\ir functions/groups/set_group_timers.sql
+\ir functions/groups/join_groups.sql
 
 -- Queues and their policy
 \ir functions/queues/create_queue.sql

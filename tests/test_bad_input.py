@@ -195,7 +195,7 @@ USUAL: dict[str, list[Any]] = {
     "rows": ['[{"id": 1, "message": 1}]'],
     "lock_token": ["TOKEN", "DEAD_TOKEN"],
     "ids": ["{ID}", "{DEAD}"],
-    "lease_name": ["a"],
+    "outcomes": ["{}"],
     "dag_id": ["pack"],
     "queue_names": ["{orders}"],
 }

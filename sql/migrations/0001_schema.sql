@@ -58,13 +58,15 @@ COMMENT ON SEQUENCE messages.mark_number IS 'Numbers the sequences of lanes and 
 CREATE TABLE messages.lane (
     queue_name text     NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
     priority   smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    used       boolean  NOT NULL DEFAULT false,
     mark       regclass,
     PRIMARY KEY (queue_name, priority)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE messages.lane IS 'Ten lanes for each queue, one for each priority.';
 COMMENT ON COLUMN messages.lane.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.lane.priority IS 'The priority, 0 to 9; higher is leased first.';
-COMMENT ON COLUMN messages.lane.mark IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth. NULL until the priority is first used.';
+COMMENT ON COLUMN messages.lane.used IS 'Whether a message was ever published at this priority. Leases pass over the other lanes.';
+COMMENT ON COLUMN messages.lane.mark IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth. NULL until the upkeep makes it: from the beginning.';
 
 CREATE TABLE messages.unused_sequence (
     sequence regclass    PRIMARY KEY,
@@ -100,6 +102,7 @@ CREATE TABLE messages.message (
     due_at          timestamptz,
     topic           text,
     group_key       text,
+    place           smallint CHECK (place >= 1),
     fair_key        text,
     last_error      text,
     PRIMARY KEY (id)
@@ -118,9 +121,11 @@ CREATE TABLE messages.message_rows PARTITION OF messages.message DEFAULT WITH (
 CREATE INDEX message_order_idx ON messages.message_rows (queue_name, priority DESC, visible_at);
 CREATE INDEX message_reference_idx ON messages.message_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
 -- What waits behind others of its group has a visible_at of infinity and lies at the end of the group.
+-- A group has as many places as max_leased_per_group says; who has none waits outside of the lane.
+CREATE UNIQUE INDEX message_place_idx ON messages.message_rows (queue_name, group_key, place) WHERE place IS NOT NULL;
 CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
--- The last place that a key has in a lane, whether it waits there, is delayed, or waits behind others of its group.
-CREATE INDEX message_fair_idx ON messages.message_rows (queue_name, fair_key, priority, coalesce(due_at, visible_at)) WHERE fair_key IS NOT NULL;
+-- The last place that a key has in a lane, whether it is ready or delayed. What waits in its group gets a place when it enters.
+CREATE INDEX message_fair_idx ON messages.message_rows (queue_name, fair_key, priority, coalesce(due_at, visible_at)) WHERE fair_key IS NOT NULL AND visible_at < 'infinity';
 COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
 COMMENT ON COLUMN messages.message.id IS 'The id forever: the archive keeps it.';
@@ -142,6 +147,7 @@ COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, where it is not visible_at: it takes it again at the end of a delay, or when it no longer waits behind others of its group. Nothing is due then.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them, by which publish_topic chooses the queues.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published; or as many at once as max_leased_per_group of the queue says.';
+COMMENT ON COLUMN messages.message.place IS 'Its place in its group, 1 to max_leased_per_group; NULL while it waits for one, or without a group.';
 COMMENT ON COLUMN messages.message.fair_key IS 'The key whose turn it takes, in a queue with fair_by; "" for messages without one. NULL: it was published without turns.';
 COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters; a text without a class begins with a space. NULL if no attempt failed so far.';
 
@@ -149,7 +155,8 @@ CREATE TABLE messages.timer (
     queue_name text        NOT NULL,
     at         timestamptz NOT NULL,
     lock_token uuid,
-    ids        bigint[]    NOT NULL
+    ids        bigint[]    NOT NULL,
+    group_key  text
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.1,
     autovacuum_vacuum_threshold = 10000,
@@ -157,12 +164,14 @@ CREATE TABLE messages.timer (
     vacuum_truncate = off
 );
 CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
+CREATE INDEX timer_group_idx ON messages.timer (queue_name, at) WHERE group_key IS NOT NULL;
 ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- no two rows have to differ
-COMMENT ON TABLE messages.timer IS 'When leases, delays and messages end: one row for each call of lease, for messages that were released with a delay, and for messages that expire.';
+COMMENT ON TABLE messages.timer IS 'When somebody looks at messages again: one row for each call of lease, for messages that got a delay, that expire, or that have just entered their lanes; and one for a group that may have room.';
 COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.timer.at IS 'The time: the end of the lease or delay, or the expires_at of the messages.';
-COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, a delay, or an expires_at.';
+COMMENT ON COLUMN messages.timer.at IS 'The time.';
+COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, and where it is about no lease.';
 COMMENT ON COLUMN messages.timer.ids IS 'The messages.';
+COMMENT ON COLUMN messages.timer.group_key IS 'The group, of which the next may enter its lane; NULL for messages.';
 
 
 -- The archive is also a log: ids and times are drawn before the commit, so only the transaction tells what a reader has
@@ -625,7 +634,7 @@ COMMENT ON COLUMN messages.audit.queue_name IS 'The queue; NULL if the verb name
 COMMENT ON COLUMN messages.audit.arguments IS 'What the verb was given, without bodies, headers and tokens.';
 COMMENT ON COLUMN messages.audit.affected IS 'How many messages or grants it changed; NULL if the verb does not count.';
 
--- What after_archive() has to know about a message that was archived.
+-- What record_dead() has to know about a message that was archived.
 CREATE TYPE messages.ended_message AS (
     id bigint, archived_at timestamptz, queue_name text, result text, fingerprint text, requeues smallint, group_key text
 );

@@ -480,9 +480,7 @@ def test_what_is_said_about_a_message_reaches_it(conn_id: str, queue: Queue, run
     said = {"topic": "shop.order", "group_key": "7", "reference": "r", "headers": {"k": 1}, "priority": 5}
     summary = run(publish(message=1, origin=False, visible_at=moment, **said))
     assert (summary["published"], summary["ids"]) == (1, [summary["first_id"]])
-    row = conn.execute(
-        "SELECT topic, group_key, reference, headers, priority, visible_at FROM messages.message"
-    ).fetchone()
+    row = conn.execute("SELECT topic, group_key, reference, headers, priority, due_at FROM messages.message").fetchone()
     assert row is not None
     assert row[:5] == tuple(said.values())
     assert row[5] >= moment

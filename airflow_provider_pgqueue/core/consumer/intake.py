@@ -32,7 +32,7 @@ from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json, release
 
 log = logging.getLogger(__name__)
 
-NEEDED: Final = ("lease", "abandoned", "lease_policy", "extend", "archive", "release")
+NEEDED: Final = ("lease", "abandoned", "lease_policy", "extend", "archive", "archive_and_lease", "release")
 """The functions that a consumer calls."""
 _POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is noticed
 _AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory

@@ -21,8 +21,9 @@ BEGIN
       FROM mine WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
-        IF dismissed.group_key IS NOT NULL THEN                    -- it no longer blocks its group
-            PERFORM messages.next_of_groups(dismissed.queue_name, ARRAY[dismissed.group_key]);
+        -- It no longer blocks its group.
+        IF dismissed.group_key IS NOT NULL AND messages.next_of_groups(dismissed.queue_name, ARRAY[dismissed.group_key], '{}') <> '{}' THEN
+            PERFORM messages.ring_for(dismissed.queue_name, dismissed.id);
         END IF;
         RETURN NEXT dismissed.id;
     END LOOP;

@@ -1,6 +1,8 @@
 CREATE OR REPLACE FUNCTION messages.message_archived() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    held record;
 BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
     -- What could not be requeued, or recorded in the history, would stop whoever comes across it.
@@ -9,10 +11,20 @@ BEGIN
             messages.check_length('remedied_by', a.remedied_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
             messages.check_headers(a.headers), messages.check_reference(a.reference), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
        FROM archived a;
-    PERFORM messages.after_archive(array_agg(ROW(
-        a.id, a.archived_at, a.queue_name, a.result,
-        CASE WHEN a.result NOT IN ('success', 'cancelled') THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,
-        a.requeues, a.group_key)::messages.ended_message)) FROM archived a;
+    FOR held IN
+        SELECT a.queue_name, min(a.id) AS id,
+               array_agg(ROW(a.id, a.archived_at, a.queue_name, a.result, coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)),
+                             a.requeues, a.group_key)::messages.ended_message) FILTER (WHERE a.result NOT IN ('success', 'cancelled')) AS dead,
+               array_agg(DISTINCT a.group_key) FILTER (WHERE a.group_key IS NOT NULL) AS keys
+          FROM archived a GROUP BY a.queue_name
+    LOOP
+        IF held.dead IS NOT NULL THEN
+            PERFORM messages.record_dead(held.dead);
+        END IF;
+        IF held.keys IS NOT NULL AND messages.next_of_groups(held.queue_name, held.keys, '{}') <> '{}' THEN
+            PERFORM messages.ring_for(held.queue_name, held.id);
+        END IF;
+    END LOOP;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_archived() IS

@@ -1,28 +1,60 @@
-CREATE OR REPLACE FUNCTION messages.next_of_groups(queue_name text, keys text[]) RETURNS void
+CREATE OR REPLACE FUNCTION messages.next_of_groups(queue_name text, keys text[], places smallint[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment timestamptz := clock_timestamp();
-    ids    bigint[];
+    policy  messages.queue;
+    is_old  CONSTANT boolean := current_setting('transaction_isolation') <> 'read committed';
+    first   record;
+    entered bigint[] := '{}';
+    mine    text[];
+    free    record;
 BEGIN
-    ids := ARRAY(
-        SELECT m.id FROM messages.queue q
-         CROSS JOIN unnest(keys) AS g (key)
-         CROSS JOIN LATERAL (
-            SELECT m.id FROM messages.message_rows m
-             WHERE m.queue_name = q.queue_name AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
-             ORDER BY m.requeues DESC, m.id
-             -- No more than there is room for: each that comes back in vain has to be put behind once more.
-             LIMIT CASE WHEN q.max_leased_per_group = 1 THEN 1 ELSE q.max_leased_per_group - (
-                SELECT count(*) FROM (
-                    SELECT FROM messages.message_rows e
-                     WHERE e.queue_name = q.queue_name AND e.group_key = g.key COLLATE "default" AND e.visible_at <= moment
-                     LIMIT q.max_leased_per_group) entered) END) m
-         WHERE q.queue_name = next_of_groups.queue_name COLLATE "default");
-    PERFORM messages.come_back(next_of_groups.queue_name, ids);
+    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = next_of_groups.queue_name COLLATE "default";
+    IF places IS NOT NULL THEN
+        IF is_old THEN                     -- this snapshot may be too old to see what waits
+            PERFORM messages.set_group_timers(policy.queue_name, keys);
+        END IF;
+        -- The caller has freed these places, so they are his to give.
+        first := messages.let_in(policy, keys, places);
+        IF cardinality(first.entered) = cardinality(keys) THEN       -- mostly
+            RETURN first.entered;
+        END IF;
+        entered := first.entered;
+    END IF;
+    -- For a place that nobody has, the group is locked until the commit, and looked at in a new snapshot: whoever comes next sees what
+    -- this one did. Nobody waits for that lock: a timer looks again.
+    mine := ARRAY(SELECT g.key FROM (SELECT DISTINCT unnest(keys) AS key) g WHERE pg_try_advisory_xact_lock(policy.lock_key, hashtext(g.key) & 1023));
+    IF cardinality(mine) < cardinality(keys) THEN
+        PERFORM messages.set_group_timers(policy.queue_name, ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(mine)));
+    END IF;
+    SELECT array_agg(g.key) AS keys, array_agg(p.place::smallint) AS places INTO free
+      FROM unnest(mine) AS g (key)
+     CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM (
+            SELECT FROM messages.message_rows m
+             WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
+             LIMIT policy.max_leased_per_group) w) waiting
+     CROSS JOIN LATERAL (
+        SELECT p.place FROM generate_series(1, CASE WHEN waiting.number > 0 THEN policy.max_leased_per_group ELSE 0 END) AS p (place)
+         WHERE NOT EXISTS (SELECT FROM messages.message_rows m
+                            WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place = p.place)
+         LIMIT waiting.number) p;
+    IF free.keys IS NOT NULL THEN
+        first := messages.let_in(policy, free.keys, free.places);
+        entered := entered || first.entered;
+        IF cardinality(first.entered) < cardinality(first.ids) THEN
+            PERFORM messages.set_group_timers(policy.queue_name, ARRAY(
+                SELECT m.group_key FROM messages.message_rows m WHERE m.id = ANY (first.ids) AND m.id <> ALL (first.entered)));
+        END IF;
+    ELSIF is_old THEN
+        -- Or too old to see that a place is free by now.
+        INSERT INTO messages.timer (queue_name, at, ids, group_key)
+        SELECT DISTINCT policy.queue_name, clock_timestamp() + interval '250 ms', '{}'::bigint[], m.group_key FROM messages.message_rows m
+         WHERE m.queue_name = policy.queue_name AND m.group_key = ANY (mine) AND m.visible_at = 'infinity';
+    END IF;
+    RETURN entered;
 END $$;
-COMMENT ON FUNCTION messages.next_of_groups(text, text[]) IS
-    'Makes the first messages ready that wait in each of these groups, as many as there is room for, except those that another session has locked, which the next look makes ready. Whoever leases them judges whether their turn has come.';
+COMMENT ON FUNCTION messages.next_of_groups(text, text[], smallint[]) IS
+    'Lets the next messages of these groups into their lanes: as many as there are free places. With places, the caller has ended messages of these groups; a place that it has freed is given on; other places are looked for. Where another session is doing this for a group, a timer does it later. Returns those that entered. Does not ring.';

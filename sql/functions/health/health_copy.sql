@@ -9,7 +9,8 @@ AS $$
         UNION ALL
         SELECT 2, 'critical', format('no lease sees the messages of queue %s with priority %s', l.queue_name, l.priority), 'SET statement_timeout = 0; SELECT messages.take_over()'
           FROM messages.used_lanes() l
-         WHERE NOT EXISTS (SELECT FROM messages.lane p JOIN pg_class c ON c.oid = p.mark WHERE p.queue_name = l.queue_name AND p.priority = l.priority)
+         WHERE NOT EXISTS (SELECT FROM messages.lane p WHERE p.used AND p.queue_name = l.queue_name AND p.priority = l.priority
+                                                        AND (p.mark IS NULL OR EXISTS (SELECT FROM pg_class c WHERE c.oid = p.mark)))
            AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = l.queue_name)
         UNION ALL
         SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', u.server), 'SET statement_timeout = 0; SELECT messages.take_over()'

@@ -8,7 +8,8 @@ CREATE OR REPLACE FUNCTION messages.release(
     back_off      boolean  DEFAULT false
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
+-- By the index of the ids, so that two calls lock what both have in one order.
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -28,37 +29,34 @@ BEGIN
          WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp() AND m.attempts < q.max_attempts
         ON CONFLICT DO NOTHING;
     END IF;
-    FOR released IN
-        WITH freed AS (
-            UPDATE messages.message_rows m
-               SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
-                   -- Jitter, from half of the pause to all of it, so that what failed together does not come back together.
-                   visible_at = CASE
-                       WHEN release.back_off THEN
-                           -- In seconds, because an interval overflows.
-                           moment + least(extract(epoch FROM q.backoff_max), extract(epoch FROM q.backoff_first) * 2 ^ least(greatest(m.attempts, 1) - 1, 30))
-                                    * (0.5 + random() / 2) * interval '1 second'
-                       WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
-                       ELSE m.visible_at END,
-                   -- Its place, which it takes again after the delay.
-                   due_at = CASE WHEN release.back_off OR release.delay > '0' THEN coalesce(m.due_at, m.visible_at) ELSE m.due_at END,
-                   attempts = m.attempts - (release.count_attempt IS FALSE)::integer,
-                   last_error = coalesce(error, m.last_error)
-              FROM messages.queue q
-             WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
-               AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
-            RETURNING m.id, m.queue_name, m.visible_at),
-        timed AS (
-            INSERT INTO messages.timer (queue_name, at, ids)
-            SELECT f.queue_name, f.visible_at, array_agg(f.id) FROM freed f WHERE f.visible_at > moment GROUP BY f.queue_name, f.visible_at)
-        SELECT f.queue_name, array_agg(f.id) AS ids, array_agg(f.id) FILTER (WHERE f.visible_at <= moment) AS ready FROM freed f GROUP BY f.queue_name
-    LOOP
-        PERFORM messages.come_back(released.queue_name, released.ready);
-        IF released.ready IS NULL THEN     -- whoever waits learns when to look again
-            PERFORM messages.ring_for(released.queue_name, released.ids[1]);
-        END IF;
+    WITH freed AS (
+        UPDATE messages.message_rows m
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
+               visible_at = CASE
+                   WHEN release.back_off THEN
+                       -- In seconds, because an interval overflows. Jitter, from half of the pause to all of it, so that what failed
+                       -- together does not come back together.
+                       moment + least(extract(epoch FROM q.backoff_max), extract(epoch FROM q.backoff_first) * 2 ^ least(greatest(m.attempts, 1) - 1, 30))
+                                * (0.5 + random() / 2) * interval '1 second'
+                   WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
+                   ELSE m.visible_at END,
+               -- Where keys take turns, its turn waits for the end of the delay.
+               due_at = CASE WHEN m.fair_key IS NOT NULL AND (release.back_off OR release.delay > '0') THEN coalesce(m.due_at, m.visible_at) ELSE m.due_at END,
+               attempts = m.attempts - (release.count_attempt IS FALSE)::integer,
+               last_error = coalesce(error, m.last_error)
+          FROM messages.queue q
+         WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
+           AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
+        RETURNING m.id, m.queue_name, m.visible_at),
+    timed AS (
+        INSERT INTO messages.timer (queue_name, at, ids)
+        SELECT f.queue_name, f.visible_at, array_agg(f.id) FROM freed f WHERE f.visible_at > moment GROUP BY f.queue_name, f.visible_at)
+    SELECT min(f.queue_name) AS queue_name, array_agg(f.id ORDER BY f.visible_at, f.id) AS ids INTO released FROM freed f;
+    IF released.ids IS NOT NULL THEN
+        PERFORM messages.give_back(released.queue_name, released.ids);
+        PERFORM messages.ring_for(released.queue_name, released.ids[1]);       -- whoever waits learns when to look again
         RETURN QUERY SELECT unnest(released.ids);
-    END LOOP;
+    END IF;
     -- What is left under this token had its last attempt.
     RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
@@ -66,4 +64,4 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error, and all of it as a failed attempt for 30 days. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure; PQ016: another transaction has a message of this lease for more than three seconds.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. One that is ready at once keeps its place in the order; one with a delay comes when its time comes. Keeps the error of failure, or else details, as last_error, and all of it as a failed attempt for 30 days. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure; PQ016: another transaction has a message of this lease for more than three seconds.';

@@ -5,17 +5,17 @@ AS $$
 DECLARE
     known record;
 BEGIN
-    SELECT q.fair_by, l.mark INTO known
+    SELECT q.fair_by, l.used INTO known
       FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = admit.priority
      WHERE q.queue_name = admit.queue_name COLLATE "default";
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(admit.queue_name);
     END IF;
-    IF known.mark IS NULL THEN
+    IF known.used IS NOT TRUE THEN
         PERFORM messages.check_publish(admit.priority, NULL, NULL, NULL, NULL);
-        PERFORM messages.make_lane(admit.queue_name, admit.priority);
+        PERFORM messages.open_lane(admit.queue_name, admit.priority);
     END IF;
     RETURN known.fair_by;
 END $$;
 COMMENT ON FUNCTION messages.admit(text, integer) IS
-    'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it makes if it is the first. Returns by what keys take turns; NULL if messages enter in the order in which they are published.';
+    'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it opens if it is the first. Returns by what keys take turns; NULL if messages enter in the order in which they are published.';

@@ -23,7 +23,7 @@ BEGIN
                           LEFT JOIN LATERAL (
                             SELECT coalesce(m.due_at, m.visible_at) AS at FROM messages.message_rows m
                              WHERE k.nth = 0 AND m.queue_name = fair_places.queue_name COLLATE "default" AND m.fair_key = k.key COLLATE "default"
-                               AND m.priority = fair_places.priority AND coalesce(m.due_at, m.visible_at) > front
+                               AND m.priority = fair_places.priority AND m.visible_at < 'infinity' AND coalesce(m.due_at, m.visible_at) > front
                                AND coalesce(m.due_at, m.visible_at) <= front + interval '1 min'
                              ORDER BY coalesce(m.due_at, m.visible_at) DESC LIMIT 1) m ON true) last) turn
          ORDER BY turn.number);

@@ -67,13 +67,15 @@ BEGIN
     EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
         PERFORM messages.raise_in_use(format('dedup_key %L', left(item.dedup_key, 100)), SQLSTATE);
     END;
-    INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
-    SELECT new.id, publish_deduplicated.queue_name, body.value, publish_deduplicated.priority, moment, due + new.place * interval '1 us', expires,
-           publish_deduplicated.headers, publish_deduplicated."references"[new.source], publish_deduplicated.topics[new.source],
-           publish_deduplicated.group_keys[new.place]
-      FROM unnest(ids, new_ids, source) WITH ORDINALITY AS new (id, new_id, source, place)
-      JOIN jsonb_array_elements(publish_deduplicated.messages) WITH ORDINALITY AS body (value, place) ON body.place = new.source
-     WHERE new.id = new.new_id;
+    SELECT array_agg(n.id ORDER BY n.place) AS ids, jsonb_agg(publish_deduplicated.messages -> (n.source - 1) ORDER BY n.place) AS bodies,
+           array_agg(publish_deduplicated."references"[n.source] ORDER BY n.place) AS "references",
+           array_agg(publish_deduplicated.topics[n.source] ORDER BY n.place) AS topics,
+           array_agg(publish_deduplicated.group_keys[n.place] ORDER BY n.place) AS group_keys
+      INTO item FROM unnest(ids, new_ids, source) WITH ORDINALITY AS n (id, new_id, source, place) WHERE n.id = n.new_id;
+    IF item.ids IS NOT NULL THEN
+        PERFORM messages.insert_messages(publish_deduplicated.queue_name, item.ids, item.bodies, publish_deduplicated.priority, moment, due, expires,
+                                         publish_deduplicated.headers, item."references", item.topics, item.group_keys);
+    END IF;
     RETURN QUERY SELECT known.id, known.id <> known.new_id FROM unnest(ids, new_ids) AS known (id, new_id);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS

@@ -15,8 +15,8 @@ AS $$
 DECLARE
     moment   timestamptz := clock_timestamp();
     was      record;
-    behind   boolean;
-    place    timestamptz;
+    waits    boolean;
+    own      timestamptz;                 -- its place in the order
 BEGIN
     PERFORM messages.check_body(q.queue_name, replace_waiting.message, q.max_body_bytes) FROM messages.queue q     -- no trigger sees it
       WHERE q.queue_name = replace_waiting.queue_name COLLATE "default";
@@ -26,24 +26,25 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- What waits behind others of its group stays there, unless it is to wait for longer.
-    behind := was.visible_at = 'infinity' AND replace_waiting.visible_at <= moment;
-    place := CASE WHEN was.fair_key IS NULL THEN replace_waiting.visible_at ELSE least(was.due_at, was.visible_at, replace_waiting.visible_at) END;
+    waits := was.visible_at = 'infinity';                          -- in its group, where it stays
+    own := CASE WHEN was.fair_key IS NULL OR waits THEN replace_waiting.visible_at ELSE least(was.due_at, was.visible_at, replace_waiting.visible_at) END;
     UPDATE messages.message_rows m
        SET message = replace_waiting.message, headers = replace_waiting.headers, reference = replace_waiting.reference,
            topic = replace_waiting.topic, expires_at = replace_waiting.expires_at,
-           visible_at = CASE WHEN behind THEN m.visible_at ELSE replace_waiting.visible_at END,
-           due_at = CASE WHEN behind THEN place ELSE nullif(place, replace_waiting.visible_at) END
+           visible_at = CASE WHEN waits THEN m.visible_at ELSE replace_waiting.visible_at END,
+           due_at = CASE WHEN waits THEN own ELSE nullif(own, replace_waiting.visible_at) END
      WHERE m.id = replace_waiting.id;
-    IF NOT behind AND replace_waiting.visible_at <= moment AND place < replace_waiting.visible_at THEN
+    IF waits THEN
+        PERFORM messages.join_groups(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
+    ELSIF replace_waiting.visible_at <= moment AND own < replace_waiting.visible_at THEN
         -- Its place may lie before the mark of the lane, where no lease looks.
-        PERFORM messages.come_back(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
-    ELSIF NOT behind AND replace_waiting.visible_at < was.visible_at THEN
+        PERFORM messages.enter(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
+    ELSIF replace_waiting.visible_at < was.visible_at THEN
         PERFORM messages.ring_for(replace_waiting.queue_name, replace_waiting.id);
     END IF;
     INSERT INTO messages.timer (queue_name, at, ids)
     SELECT replace_waiting.queue_name, ends.at, ARRAY[replace_waiting.id]
-      FROM (VALUES (CASE WHEN replace_waiting.visible_at > moment AND place < replace_waiting.visible_at THEN replace_waiting.visible_at END),
+      FROM (VALUES (CASE WHEN NOT waits AND replace_waiting.visible_at > moment AND own < replace_waiting.visible_at THEN replace_waiting.visible_at END),
                    (replace_waiting.expires_at)) AS ends (at)
      WHERE ends.at IS NOT NULL;
     RETURN true;

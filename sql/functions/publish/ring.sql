@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     FOR level IN
         SELECT p.priority, messages.stored_time(p.mark, moment) AS lowest
-          FROM messages.lane p WHERE p.queue_name = ring.queue_name COLLATE "default" AND p.mark IS NOT NULL ORDER BY p.priority DESC
+          FROM messages.lane p WHERE p.queue_name = ring.queue_name COLLATE "default" AND p.used ORDER BY p.priority DESC
     LOOP
         rung := rung + (
             SELECT count(pg_notify('new_message', waiting.id::text)) FROM (

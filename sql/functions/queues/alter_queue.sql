@@ -85,7 +85,7 @@ BEGIN
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
-        PERFORM messages.free_group_heads(alter_queue.queue_name);
+        PERFORM messages.ring_for(alter_queue.queue_name, 0) WHERE messages.fill_groups(alter_queue.queue_name) <> '{}';
     END IF;
     IF NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = alter_queue.queue_name COLLATE "default") THEN
         PERFORM messages.record_audit('create_queue', alter_queue.queue_name, given, NULL);

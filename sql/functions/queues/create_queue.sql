@@ -33,7 +33,7 @@ BEGIN
                                  create_queue.retention, create_queue.on_dead_head, create_queue.max_leased,
                                  create_queue.max_leased_per_group, create_queue.rate_limit,
                                  create_queue.rate_period, create_queue.rate_burst, create_queue.handler_timeout);
-    PERFORM messages.mend_lanes(create_queue.queue_name), messages.make_lane(create_queue.queue_name, 4);
+    PERFORM messages.mend_lanes(create_queue.queue_name);
     RETURN true;
 EXCEPTION
     WHEN lock_not_available OR deadlock_detected THEN

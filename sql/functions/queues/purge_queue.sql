@@ -18,7 +18,7 @@ BEGIN
             PERFORM FROM messages.dedup d WHERE d.queue_name = purge_queue.queue_name COLLATE "default" AND d.id = ANY (gone) FOR UPDATE NOWAIT;
             DELETE FROM messages.message_rows m WHERE m.id = ANY (gone);
             DELETE FROM messages.dedup d WHERE d.queue_name = purge_queue.queue_name COLLATE "default" AND d.id = ANY (gone);
-            PERFORM messages.free_group_heads(purge_queue.queue_name);
+            PERFORM messages.fill_groups(purge_queue.queue_name);
             PERFORM messages.record_audit('purge_queue', purge_queue.queue_name, '{}', cardinality(gone));
             RETURN cardinality(gone);
         EXCEPTION WHEN lock_not_available THEN

@@ -18,10 +18,9 @@ BEGIN
                ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
     SELECT q.queue_name, least(sum(found.ready), free.leases, min(rate.leases))::bigint,
            moment - min(found.oldest),
-           -- No ring follows when a rate_limit or a pause allows the next lease, when the lease of another consumer ends, or when the transaction
-           -- commits that finished the previous message of a group.
+           -- No ring follows when a rate_limit allows the next lease, or when the lease of another consumer ends.
            CASE WHEN sum(found.ready) > 0 AND min(rate.leases) = 0 THEN max(rate.next_at) - moment ELSE
-           least(CASE WHEN sum(found.ready) > 0 AND (free.leases = 0 OR bool_or(found.grouped)) OR bool_or(behind.waits) THEN interval '1 s' END,
+           least(CASE WHEN sum(found.ready) > 0 AND free.leases = 0 THEN interval '1 s' END,
                  least(min(coming.visible_at), (SELECT greatest(t.at, moment + interval '10 ms') FROM messages.timer t
                                                  WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s' ORDER BY t.at LIMIT 1)) - moment) END,
            -- A topic has no spaces.
@@ -29,13 +28,12 @@ BEGIN
            min(found.oldest)
       FROM asked
      CROSS JOIN messages.queue q
-      JOIN messages.lane p ON p.queue_name = q.queue_name AND (p.mark IS NOT NULL OR ready_queues.queue_names IS NOT NULL)
+      JOIN messages.lane p ON p.queue_name = q.queue_name AND (p.used OR ready_queues.queue_names IS NOT NULL)
      -- Here it is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
      CROSS JOIN LATERAL (SELECT CASE WHEN by_mark THEN messages.stored_time(p.mark, moment) ELSE 'epoch' END AS from_at) mark
      CROSS JOIN LATERAL (
-        SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics,
-               bool_or(oldest.group_key IS NOT NULL) AS grouped FROM (
-            SELECT greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END) AS visible_at, m.topic, m.group_key
+        SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics FROM (
+            SELECT greatest(m.visible_at, CASE WHEN m.fair_key IS NOT NULL THEN m.created_at END) AS visible_at, m.topic
               FROM messages.message_rows m
              WHERE m.queue_name = p.queue_name AND m.priority = p.priority
                AND m.visible_at >= mark.from_at AND m.visible_at <= moment
@@ -46,9 +44,6 @@ BEGIN
         SELECT m.visible_at FROM messages.message_rows m
          WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
          ORDER BY m.visible_at LIMIT 1) coming ON true
-      LEFT JOIN LATERAL (
-        SELECT true AS waits FROM messages.message_rows m
-         WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at = 'infinity' LIMIT 1) behind ON true
      CROSS JOIN LATERAL (
         SELECT CASE WHEN q.max_leased IS NULL THEN 'infinity'::numeric
                     ELSE greatest(0, q.max_leased - (
@@ -61,8 +56,8 @@ BEGIN
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      GROUP BY q.queue_name, moment, free.leases
-    HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR bool_or(behind.waits)
+    HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
 END $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, when rate_limit allows the next lease, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, or when rate_limit allows the next lease), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: a negative number.';

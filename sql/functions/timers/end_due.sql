@@ -2,6 +2,7 @@ CREATE OR REPLACE FUNCTION messages.end_due(
     queue_name   text,
     max_messages integer DEFAULT 1000,
     due_since    timestamptz DEFAULT '-infinity',
+    moment       timestamptz DEFAULT clock_timestamp(),
     OUT freed    bigint,
     OUT archived bigint,
     OUT more     boolean
@@ -12,50 +13,63 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment timestamptz := clock_timestamp();
-    known  bigint[];
-    tokens uuid[];
-    ended  bigint[];
-    free   bigint[];
+    due     record;
+    over    record;
+    gone    record;
+    entered bigint[] := '{}';
+    locked  bigint;
 BEGIN
-    WITH due AS (
+    WITH taken AS (
         DELETE FROM messages.timer t WHERE t.ctid = ANY (ARRAY(
             SELECT first.tid FROM (
                 SELECT next.tid, sum(next.number) OVER (ORDER BY next.at, next.tid) - next.number AS before FROM (
-                    SELECT t.ctid AS tid, t.at, cardinality(t.ids) AS number FROM messages.timer t
+                    SELECT t.ctid AS tid, t.at, greatest(cardinality(t.ids), 1) AS number FROM messages.timer t
                      WHERE t.queue_name = end_due.queue_name COLLATE "default" AND t.at <= moment AND t.at > end_due.due_since
                      ORDER BY t.at LIMIT end_due.max_messages FOR UPDATE SKIP LOCKED) next) first
              WHERE first.before < end_due.max_messages))
-        RETURNING t.lock_token, t.ids)
-    SELECT array_agg(one.id), array_agg(d.lock_token) INTO known, tokens FROM due d CROSS JOIN unnest(d.ids) AS one (id);
-    more := coalesce(cardinality(known) >= end_due.max_messages, false);
+        RETURNING t.lock_token, t.ids, t.group_key)
+    SELECT array_agg(one.id) FILTER (WHERE one.id IS NOT NULL) AS ids, array_agg(t.lock_token) FILTER (WHERE one.id IS NOT NULL) AS tokens,
+           array_agg(DISTINCT t.group_key) FILTER (WHERE t.group_key IS NOT NULL) AS keys, count(*) AS number INTO due
+      FROM taken t LEFT JOIN unnest(t.ids) AS one (id) ON true;
     freed := 0;
     archived := 0;
-    IF known IS NULL THEN
-        RETURN;
+    more := due.number >= end_due.max_messages;
+    IF due.keys IS NOT NULL THEN
+        entered := messages.next_of_groups(end_due.queue_name, due.keys);
     END IF;
-    -- A message that was leased again since has a timer of its own; one that was given a longer delay waits for its end.
-    WITH over AS MATERIALIZED (
-        SELECT m.id, m.expires_at <= moment
-                     OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_last
-          FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
-          JOIN messages.queue q ON q.queue_name = m.queue_name
-         WHERE coalesce(m.lock_expires_at, least(m.visible_at, m.expires_at)) <= moment
-           AND (t.lock_token IS NULL OR t.lock_token = m.lock_token OR m.expires_at <= moment))
-    SELECT array_agg(o.id) FILTER (WHERE o.is_last), array_agg(o.id) FILTER (WHERE o.is_last IS NOT TRUE) INTO ended, free FROM over o;
-    archived := messages.archive_ended(ended, moment);
-    freed := messages.come_back(end_due.queue_name, free);
-    -- Those that are leased for longer by now, and those that another session has locked, keep a timer.
-    WITH kept AS MATERIALIZED (            -- or the planner walks the queue in the order of the groups
-        SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id
-          FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
-         WHERE m.lock_expires_at IS NOT NULL AND (t.lock_token IS NULL OR t.lock_token = m.lock_token) OR m.expires_at <= moment
-            OR m.due_at IS NOT NULL AND m.visible_at <= moment),
-    timed AS (
-        INSERT INTO messages.timer (queue_name, at, lock_token, ids)
-        SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3)
-    -- Where all are locked, there is no more to do for now.
-    SELECT more AND count(*) FILTER (WHERE k.at = moment + interval '100 ms') < cardinality(known) INTO more FROM kept k;
+    IF due.ids IS NOT NULL THEN
+        -- A message that was leased again since has a timer of its own.
+        SELECT array_agg(m.id) FILTER (WHERE m.expires_at <= moment OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts) AS ended,
+               array_agg(m.id ORDER BY coalesce(m.due_at, m.visible_at), m.id) AS ids INTO over
+          FROM unnest(due.ids, due.tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
+          JOIN messages.queue q ON q.queue_name = m.queue_name JOIN messages.lane l ON l.queue_name = m.queue_name AND l.priority = m.priority
+         WHERE CASE WHEN m.lock_expires_at IS NOT NULL THEN m.lock_expires_at <= moment AND (t.lock_token IS NULL OR t.lock_token = m.lock_token)
+                    -- The delay of a place is over, or a lease has moved the mark past it.
+                    ELSE m.visible_at <= moment AND (m.due_at IS NOT NULL OR m.visible_at < messages.stored_time(l.mark, moment)) END
+            OR m.expires_at <= moment AND coalesce(m.lock_expires_at <= moment, true);
+        gone := messages.archive_ended(end_due.queue_name, over.ended, moment);
+        archived := gone.archived;
+        entered := entered || gone.entered || messages.give_back(end_due.queue_name, ARRAY(SELECT o.id FROM unnest(over.ids) AS o (id) WHERE o.id <> ALL (coalesce(over.ended, '{}'))));
+        -- Those that are leased for longer by now, and those that another session has locked, keep a timer.
+        WITH kept AS MATERIALIZED (
+            SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id
+              FROM unnest(due.ids, due.tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
+             WHERE m.lock_expires_at IS NOT NULL AND t.lock_token IS NOT DISTINCT FROM m.lock_token OR m.expires_at <= moment
+                OR m.id = ANY (over.ids) AND m.id <> ALL (entered)),
+        timed AS (
+            INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+            SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3)
+        SELECT count(*) FILTER (WHERE k.at = moment + interval '100 ms') INTO locked FROM kept k;
+        -- Where all are locked, there is no more to do for now.
+        more := more AND locked < cardinality(due.ids);
+    END IF;
+    freed := cardinality(entered);
+    -- Also for one whose delay is over, or that nobody has leased since it entered its lane.
+    entered := entered || ARRAY(SELECT m.id FROM messages.message_rows m
+                                 WHERE m.id = ANY (due.ids) AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1);
+    IF entered <> '{}' THEN
+        PERFORM messages.ring_for(end_due.queue_name, entered[1]);
+    END IF;
 END $$;
-COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz) IS
-    'Ends what the timers of a queue say is due, for about max_messages messages, or the one lease that is larger, and since this time: archives what is out of attempts or past its expires_at, and lets the others come back. Returns how many it freed and archived, and whether more may be due.';
+COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz, timestamptz) IS
+    'Looks at what the timers of a queue name that have been due since this time, at about max_messages messages and groups, or the one lease that is larger: archives what is out of attempts or past its expires_at, gives the other leases back, puts what leases have passed at the mark, and lets the next of the groups in. Returns how many it freed and archived, and whether more may be due.';

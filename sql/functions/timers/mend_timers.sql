@@ -6,6 +6,9 @@ DECLARE
 BEGIN
     -- A timer too many finds nothing when its time comes.
     DELETE FROM messages.timer;
+    INSERT INTO messages.timer (queue_name, at, ids, group_key)
+    SELECT DISTINCT m.queue_name, greatest(m.due_at, clock_timestamp()), '{}'::bigint[], m.group_key
+      FROM messages.message_rows m WHERE m.visible_at = 'infinity';
     INSERT INTO messages.timer (queue_name, at, lock_token, ids)
     SELECT m.queue_name, due.at, due.lock_token, array_agg(m.id)
       FROM messages.message_rows m CROSS JOIN LATERAL (
@@ -16,4 +19,4 @@ BEGIN
     RETURN made;
 END $$;
 COMMENT ON FUNCTION messages.mend_timers() IS
-    'Makes the timers of all leases, delays and expires_at anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.';
+    'Makes the timers of all leases, delays, groups and expires_at anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.';

@@ -31,8 +31,8 @@ BEGIN
             SELECT l.mark FROM messages.used_lanes() u LEFT JOIN messages.lane l USING (queue_name, priority)) needed (sequence)
          WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = needed.sequence)));
     PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
-    PERFORM messages.make_lane(l.queue_name, l.priority)
-       FROM messages.used_lanes() u JOIN messages.lane l USING (queue_name, priority) WHERE l.mark IS NULL;
+    PERFORM messages.open_lane(u.queue_name, u.priority) FROM messages.used_lanes() u;
+    PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
     made := messages.mend_timers();
     PERFORM setval('messages.rings_paused_until', 1);
     -- The places in the log are transactions of the server that the archive comes from. Where they lie in the future of this

@@ -187,8 +187,11 @@ def test_a_lease_that_goes_on_is_ended_by_nobody_who_took_it_for_over(conn: Conn
     queue("orders")
     ids = publish(conn, 1)
     finish_later = lease(conn)
-    call = "SELECT messages.archive_ended(%(ids)s, clock_timestamp()), messages.come_back('orders', %(ids)s)"
-    assert conn.execute(call, {"ids": ids}).fetchall() == [(0, 0)]
+    call = (
+        "SELECT archived, messages.enter('orders', %(ids)s)"
+        " FROM messages.archive_ended('orders', %(ids)s, clock_timestamp())"
+    )
+    assert conn.execute(call, {"ids": ids}).fetchall() == [(0, [])]
     finish(conn, finish_later)
 
 
@@ -221,22 +224,6 @@ def test_nobody_waits_for_whoever_ends_what_is_due(conn: Connection, connect: Co
     ends.rollback()
     look_again(conn)
     assert bodies(lease(conn)) == [1]
-
-
-def test_a_delay_that_ends_while_a_session_has_the_message_locked_keeps_its_place(
-    conn: Connection, connect: Connect, queue: Queue
-) -> None:
-    queue("orders")
-    first, *_ = publish(conn, "first", "second")
-    (message,) = lease(conn)
-    run(conn, verbs.release(message.lock_token, [first], delay=SOON))
-    holder = connect(autocommit=False)
-    time.sleep(0.05)
-    holder.execute("SELECT FROM messages.message_rows WHERE id = %s FOR UPDATE", [first])
-    conn.execute("SELECT messages.end_due('orders')")
-    holder.rollback()
-    until(lambda: conn.execute("SELECT (messages.end_due('orders')).freed").fetchone() == (1,))
-    assert bodies(lease(conn, 2)) == ["first", "second"]
 
 
 def test_what_a_session_has_locked_when_its_lease_ends_comes_back_later(
@@ -350,7 +337,7 @@ def test_a_delay_that_a_message_got_meanwhile_is_kept(conn: Connection, queue: Q
     publish(conn, 1)
     (message,) = lease(conn)
     run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
-    assert conn.execute("SELECT messages.come_back('orders', %s)", [[message.id]]).fetchone() == (0,)
+    assert conn.execute("SELECT messages.enter('orders', %s)", [[message.id]]).fetchone() == ([],)
     assert lease(conn) == []
 
 

@@ -25,6 +25,7 @@ Verb = Callable[..., verbs.Statement[Any]]
 # Public functions that are no verbs, and why.
 WITHOUT_VERB = {
     "adopt_archive_default": "the upkeep calls it",
+    "archive_and_lease": "a query of the consumers calls it",
     "apply_retention": "the upkeep calls it",
     "granted_queues": "the views call it",
     "latest_migration": "core.connection asks before it knows which functions there are",

@@ -231,7 +231,7 @@ def test_groups_take_turns_and_stay_in_order(conn: Connection, queue: Queue) -> 
         (message,) = run(conn, verbs.lease("orders"))
         handled.append(message.body)
         run(conn, verbs.archive(message.lock_token, [message.id]))
-    assert all(turn == {"b": 1, "c": 1} for turn in turns([group for group, _ in handled], "a")[1:9])
+    assert all(turn == {"b": 1, "c": 1} for turn in turns([group for group, _ in handled], "a")[3:9])
     for group in "abc":
         own = [number for one, number in handled if one == group]
         assert own == list(range(len(own)))

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_pgqueue.core import Consumer, PermissionDenied, Repair, migrate, run, verbs
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import check_version
+from airflow_provider_pgqueue.core.consumer.intake import NEEDED
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.installation import leave_out_roles
 from airflow_provider_pgqueue.core.verbs import Statement
@@ -112,9 +113,9 @@ def test_a_grant_by_hand_of_one_function_is_enough_to_call_it(conn: Connection, 
     assert refusal(shop, verbs.lease("orders")) == "GRANT messages_consumer TO shop"
 
 
-@pytest.mark.parametrize("missing", ["lease_policy", "archive", "extend", "release"])
+@pytest.mark.parametrize("missing", sorted({*NEEDED} - {"lease"}))
 def test_a_consumer_that_lacks_one_grant_is_told_before_it_leases(conn: Connection, login: Login, missing: str) -> None:
-    given = {"lease", "lease_policy", "archive", "extend", "release"} - {missing}
+    given = {*NEEDED} - {missing}
     shop = login("shop")
     functions = ", ".join(f"messages.{name}" for name in given)
     conn.execute(f"GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION {functions} TO shop".encode())

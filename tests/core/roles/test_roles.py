@@ -53,6 +53,7 @@ VERBS = {
     "deaths": ("SELECT messages.deaths('orders', 'pack ', '1 minute')", "consumer admin"),
     "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
     "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
+    "archive_and_lease": (f"SELECT messages.archive_and_lease({TOKEN}, NULL, 'orders', 1)", "consumer admin"),
     "act_for": ("SELECT messages.act_for('ann')", "publisher consumer admin"),
     "publish_test": ("SELECT messages.publish_test('orders', '1')", "publisher admin"),
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
