@@ -313,7 +313,8 @@ def remedies(conn: Connection) -> dict[str | None, int]:
 def test_a_task_that_is_tried_again_archives_no_more_than_was_asked_for(killed: Killed) -> None:
     summary = json.loads((killed.folder / "summary").read_text())
     assert (summary["archived"], summary["held"], summary["rounds"]) == (20, 0, 2)
-    assert killed.conn.execute("SELECT FROM effect").rowcount == 5  # of five messages each, and one batch twice
+    # Four batches of five messages; those of the batch whose process ended come again, each alone.
+    assert 5 < killed.conn.execute("SELECT FROM effect").rowcount <= 10
     assert killed.conn.execute("SELECT FROM messages.message_archive").rowcount == 20
     assert killed.conn.execute("SELECT FROM messages.message").rowcount == 80
 
