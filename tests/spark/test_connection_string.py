@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, connect
+from airflow_provider_pgqueue.core import InvalidArgument, connect
 from airflow_provider_pgqueue.export.connection import Database
 from tests.core.roles.test_roles import logins
 from tools import ROOT
@@ -121,10 +121,10 @@ def test_the_defaults_of_libpq_are_left_to_the_executors(environment: Environmen
 
 def test_a_service_that_there_is_not_is_an_error_and_no_other_server(services: str, environment: Environment) -> None:
     environment(PGSERVICEFILE=services)
-    with pytest.raises(ConnectionFailed, match='"shpo" not found'):
+    with pytest.raises(InvalidArgument, match='"shpo" not found'):
         Database("service=shpo").connect()
     environment(PGSERVICEFILE=services, PGSERVICE="shpo")
-    with pytest.raises(ConnectionFailed, match='"shpo" not found'):
+    with pytest.raises(InvalidArgument, match='"shpo" not found'):
         Database().connect()
 
 

@@ -120,7 +120,7 @@ def test_rows_arrive_once_with_all_columns(spark: SparkSession, conn: Connection
         ("bills", {"id": 2, "text": 'a\tb\n"ü\\'}, "line\n\\two\t", "group-2", 2),
     ]  # fmt: skip
     assert conn.execute(
-        "SELECT DISTINCT headers, topic, visible_at - created_at BETWEEN '23:59' AND '24:00',"
+        "SELECT DISTINCT headers, topic, coalesce(due_at, visible_at) - created_at BETWEEN '23:59' AND '24:00',"
         " expires_at = date_trunc('day', created_at, 'UTC') + interval '2 days' FROM messages.message"
     ).fetchall() == [({"source": "shop"}, "shop.order", True, True)]
     assert conn.execute("SELECT dedup_key FROM messages.dedup ORDER BY 1").fetchall() == [

@@ -20,6 +20,9 @@ BEGIN
         SELECT f.group_key FROM first f JOIN messages.queue q ON q.queue_name = fill_groups.queue_name COLLATE "default"
          WHERE (f.visible_at = 'infinity' OR q.max_leased_per_group > 1 AND q.max_leased_per_group > (
                   SELECT count(*) FROM messages.message_rows m WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.place IS NOT NULL))
+           AND EXISTS (SELECT FROM messages.message_rows m
+                        WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.visible_at = 'infinity'
+                          AND (q.max_leased_per_group = 1 OR m.due_at <= clock_timestamp()))
            AND (q.on_dead_head <> 'block'
                 OR NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.queue_name = q.queue_name AND d.group_key = f.group_key))
          LIMIT fill_groups.max_groups) roomy;

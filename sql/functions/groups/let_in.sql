@@ -18,11 +18,11 @@ BEGIN
     SELECT array_agg(w.id), array_agg(g.place) INTO ids, own
       FROM unnest(keys, places, numbers) AS g (key, place, number)
      CROSS JOIN LATERAL (
-        SELECT m.id FROM messages.message_rows m
+        SELECT m.id, m.lock_expires_at FROM messages.message_rows m
          WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
            AND (most = 1 OR m.due_at <= moment AND m.lock_expires_at IS NULL)
          ORDER BY m.requeues DESC, m.id OFFSET coalesce(g.number, 1) - 1 LIMIT 1) w
-     WHERE g.place <= most
+     WHERE g.place <= most AND coalesce(w.lock_expires_at <= moment, true)       -- leased by plain SQL: its end sees to the group
        -- A limit that was lowered waits until enough have ended.
        AND NOT EXISTS (SELECT FROM messages.message_rows m WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place > most)
        AND (policy.on_dead_head <> 'block'

@@ -12,11 +12,13 @@ BEGIN
     WITH free AS MATERIALIZED (
         SELECT m.ctid AS tid, coalesce(e.place, m.place) AS place, coalesce(e.own, m.due_at, m.visible_at) AS own,
                cardinality(ids) - e.number + (m.fair_key IS NOT NULL)::integer AS after, l.mark,
-               coalesce(CASE WHEN m.fair_key IS NOT NULL THEN messages.fair_front(m.queue_name, m.priority) END, messages.stored_time(l.mark, moment)) AS begins
+               marked.at AS marked, coalesce(CASE WHEN m.fair_key IS NOT NULL THEN messages.fair_front(m.queue_name, m.priority) END, marked.at) AS begins
           FROM unnest(ids, places, own) WITH ORDINALITY AS e (id, place, own, number) JOIN messages.message_rows m ON m.id = e.id
           JOIN messages.lane l ON l.queue_name = m.queue_name AND l.priority = m.priority
+         CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS at) marked
          WHERE coalesce(m.lock_expires_at <= moment, true)
-           AND (m.visible_at <= moment OR e.place IS NOT NULL)      -- it may have got a new delay meanwhile
+           -- Meanwhile it may have got a new delay, or another session may have let it in.
+           AND CASE WHEN e.place IS NULL THEN m.visible_at <= moment ELSE m.visible_at = 'infinity' END
            FOR UPDATE OF m SKIP LOCKED),
     entered AS (
         UPDATE messages.message_rows m
@@ -25,8 +27,8 @@ BEGIN
                -- A lease taken by plain SQL has no token and did not count its attempt, so its end counts it.
                attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
           FROM free f WHERE m.ctid = f.tid
-        RETURNING m.id, m.visible_at, f.mark, f.begins)
-    SELECT array_agg(e.id) AS ids, array_agg(e.mark) FILTER (WHERE e.visible_at < e.begins) AS marks, array_agg(e.visible_at) FILTER (WHERE e.visible_at < e.begins) AS places
+        RETURNING m.id, m.visible_at, f.mark, f.marked)
+    SELECT array_agg(e.id) AS ids, array_agg(e.mark) FILTER (WHERE e.visible_at < e.marked) AS marks, array_agg(e.visible_at) FILTER (WHERE e.visible_at < e.marked) AS places
       INTO back FROM entered e;
     IF back.ids IS NULL THEN
         RETURN '{}';

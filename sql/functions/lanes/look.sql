@@ -26,7 +26,7 @@ BEGIN
     WHILE freed < wanted AND step <= 1000
           AND EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = look.queue_name COLLATE "default" AND t.at <= began AND t.at > since) LOOP
         ended := messages.end_due(look.queue_name, greatest(step, least(wanted, 1000)), since, began);
-        freed := freed + ended.freed + ended.archived;
+        freed := freed + ended.freed;
         more := ended.more;
         EXIT WHEN NOT more;
         step := 10 * step;

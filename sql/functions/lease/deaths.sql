@@ -4,6 +4,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_queue(deaths.queue_name, 'consume');
+    PERFORM messages.check_duration('period', deaths.period, '0', '3660 days');
     RETURN QUERY
     SELECT a.result, count(*) FROM messages.archive_rows a
      WHERE a.fingerprint IS NOT NULL AND a.archived_at >= clock_timestamp() - deaths.period AND a.queue_name = deaths.queue_name COLLATE "default"

@@ -24,7 +24,7 @@ BEGIN
                                CASE WHEN pg_sequence_last_value(l.mark) <= extract(epoch FROM called) * 1000000
                                     THEN 'epoch'::timestamptz + pg_sequence_last_value(l.mark) * interval '1 us' ELSE 'epoch' END AS begins
                           FROM messages.lane l
-                         WHERE l.queue_name = take_first.queue_name COLLATE "default" AND (l.used OR prepared IS NOT NULL)
+                         WHERE l.queue_name = q.queue_name AND (l.used OR prepared IS NOT NULL)
                          ORDER BY l.priority DESC) l
                  CROSS JOIN LATERAL (
                     SELECT m.ctid AS tid, m.id, m.visible_at FROM messages.message_rows m

@@ -55,6 +55,7 @@ BEGIN
         IF known <> new_id THEN
             RETURN known;
         END IF;
+        moment := clock_timestamp();       -- it may have waited for another publisher
     END IF;
     INSERT INTO messages.message_rows (id, queue_name, message, created_at, visible_at, reference)
     VALUES (new_id, policy.queue_name, publish.message, moment, moment, publish.reference);

@@ -9,9 +9,12 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment timestamptz := clock_timestamp();
+    moment timestamptz;
 BEGIN
     PERFORM messages.check_queue(run_backlog.queue_name, 'observe');
+    -- What is due may be ready only then, and nobody else may be there to look.
+    PERFORM messages.look(run_backlog.queue_name);
+    moment := clock_timestamp();
     SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
            -- No space may follow: the name of one run may be the beginning of another's.
            count(*) FILTER (WHERE NOT free AND starts_with(lease.locked_by, run_backlog.holder)
