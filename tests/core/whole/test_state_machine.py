@@ -365,11 +365,11 @@ class Verbs(RuleBasedStateMachine):
     def check_taken(self, queue: str, taken: Sequence[Item], limit: int, ready: Sequence[Item]) -> None:
         assert len(taken) <= max(limit, 0)
         limit = min(limit, self.allowed)
-        # A call tries ten times at most, and takes one message of a group at a time.
-        tries = max(Counter(item.group for item in taken if item.group).values(), default=0)
-        if len(taken) < limit and queue not in self.damaged and tries < 9:
-            left = [item for item in self.of(queue) if self.is_ready(item)]
-            # Under a rate, the first messages decide how many are leased, also those that then wait behind their group.
+        # Of a group a call takes what has a place when it begins.
+        groups = {item.group for item in taken if item.group}
+        if len(taken) < limit and queue not in self.damaged:
+            left = [item for item in self.of(queue) if self.is_ready(item) and item.group not in groups]
+            # Under a rate, the first messages decide how many are leased.
             grouped = "rate_limit" in QUEUES[queue] and any(item.group for item in self.of(queue))
             assert not left or (grouped and taken), "a message that was ready was left"
         mine = [item for item in taken if item in ready]
