@@ -14,10 +14,10 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InUse, QueueNotFound, translate
 from airflow_provider_pgqueue.core.query import query, sql_folder
+from airflow_provider_pgqueue.core.tuning import TUNING
 
 Connection = psycopg.Connection[Any]
 _BATCH: Final = 1000
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def adopt(conn: Connection, name: str, queue_name: str) -> Adopted:
 
 def _forward(conn: Connection, names: dict[str, sql.Composable]) -> int:
     """Move the last of them and make the trigger, in one transaction that keeps publishers out."""
-    for _ in range(_TRIES):
+    for _ in range(TUNING.adopt_tries):
         try:
             with conn.transaction():
                 conn.execute(_statement("pgmq/lock", names))

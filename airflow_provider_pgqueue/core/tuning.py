@@ -28,6 +28,8 @@ class Tuning:
     """After which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
     look_when_full: float = 5.0
     """Between two looks of a dispatcher while all places are taken, as the end of one run lets the next begin."""
+    adopt_tries: int = 5
+    """How often a queue of PGMQ is locked for its last messages before the command says that it is in use."""
 
 
 TUNING: Final = Tuning()

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import InUse, InvalidQueueName, QueueNotFound
 from airflow_provider_pgqueue.core.pgmq import adopt
+from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.pgmq.conftest import call
 from tests.waiting import until
 from tools import ROOT
@@ -30,7 +31,10 @@ def extension(conn: Connection, python_client: Path) -> Connection:
 
 
 def bodies(conn: Connection) -> list[Any]:
-    return [message.body for message in run(conn, verbs.lease("orders", max_messages=10_000))]
+    found = list[Any]()
+    while messages := run(conn, verbs.lease("orders", max_messages=10_000)):
+        found += [message.body for message in messages]
+    return found
 
 
 def test_all_that_it_has_moves_in_its_order(extension: Connection) -> None:
@@ -123,7 +127,7 @@ def test_a_queue_that_cannot_move_stays_as_it_is(
     assert adopt(extension, "Orders-EU", "orders_eu").moved == 1
     with connect(autocommit=False) as holder:
         holder.execute("LOCK TABLE pgmq.q_orders IN ROW EXCLUSIVE MODE")
-        monkeypatch.setattr("airflow_provider_pgqueue.core.pgmq._TRIES", 1)
+        monkeypatch.setattr(TUNING, "adopt_tries", 1)
         with pytest.raises(InUse, match="Run it again"):
             adopt(extension, "orders", "orders")
     assert adopt(extension, "orders", "orders").moved == 0

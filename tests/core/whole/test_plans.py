@@ -178,8 +178,12 @@ def test_the_collation_of_an_argument_changes_no_plan(
         "publish('orders', '1', dedup_key => 'me', on_conflict => 'replace')",
         "dead_causes('me')",
     ):
-        scans(call, "'me'")  # so that both find what the first one left
-        assert scans(call, f"'me' COLLATE \"{collation}\"") == scans(call, "'me'"), call
+        # A look fills groups at times, which reads more: what a collation adds to that is what counts.
+        collated, plain = set[str](), set[str]()
+        for _ in range(4):
+            plain |= scans(call, "'me'")
+            collated |= scans(call, f"'me' COLLATE \"{collation}\"")
+        assert collated <= plain, call
     for verb in ("status", "purge_queue", "alter_queue", "drop_queue"):
         force = ", true" if verb == "drop_queue" else ""
         conn.execute(f"SELECT messages.{verb}('orders' COLLATE \"{collation}\"{force})".encode())
