@@ -6,7 +6,8 @@ AS $$
 DECLARE
     keys text[];
 BEGIN
-    -- From one group to the next in the index, however many messages each has. What waits lies at the end of its group.
+    -- From one group to the next in the index, however many messages each has. What waits lies at the end of its group; the order of the
+    -- places lets the planner read the index of the places, and not all that waits.
     WITH RECURSIVE first AS (
         (SELECT m.group_key, m.visible_at FROM messages.message_rows m
           WHERE m.queue_name = fill_groups.queue_name COLLATE "default" AND m.group_key IS NOT NULL
@@ -19,7 +20,10 @@ BEGIN
     SELECT array_agg(roomy.group_key) INTO keys FROM (
         SELECT f.group_key FROM first f JOIN messages.queue q ON q.queue_name = fill_groups.queue_name COLLATE "default"
          WHERE (f.visible_at = 'infinity' OR q.max_leased_per_group > 1 AND q.max_leased_per_group > (
-                  SELECT count(*) FROM messages.message_rows m WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.place IS NOT NULL))
+                  SELECT count(*) FROM (
+                    SELECT m.place FROM messages.message_rows m
+                     WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.place IS NOT NULL
+                     ORDER BY m.place LIMIT q.max_leased_per_group) taken))
            AND EXISTS (SELECT FROM messages.message_rows m
                         WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.visible_at = 'infinity'
                           AND (q.max_leased_per_group = 1 OR m.due_at <= clock_timestamp()))

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.let_in(
     policy messages.queue, keys text[], places smallint[], OUT ids bigint[], OUT entered bigint[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -24,7 +24,8 @@ BEGIN
          ORDER BY m.requeues DESC, m.id OFFSET coalesce(g.number, 1) - 1 LIMIT 1) w
      WHERE g.place <= most AND coalesce(w.lock_expires_at <= moment, true)       -- leased by plain SQL: its end sees to the group
        -- A limit that was lowered waits until enough have ended.
-       AND NOT EXISTS (SELECT FROM messages.message_rows m WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place > most)
+       AND NOT EXISTS (SELECT FROM messages.message_rows m WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place > most
+                        ORDER BY m.place OFFSET 0)
        AND (policy.on_dead_head <> 'block'
             OR NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.queue_name = policy.queue_name AND d.group_key = g.key COLLATE "default"));
     entered := CASE WHEN ids IS NULL THEN '{}' ELSE messages.enter(policy.queue_name, ids, own,

@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.next_of_groups(queue_name text, keys text[], places smallint[] DEFAULT NULL) RETURNS bigint[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -38,8 +38,9 @@ BEGIN
              LIMIT policy.max_leased_per_group) w) waiting
      CROSS JOIN LATERAL (
         SELECT p.place FROM generate_series(1, CASE WHEN waiting.number > 0 THEN policy.max_leased_per_group ELSE 0 END) AS p (place)
-         WHERE NOT EXISTS (SELECT FROM messages.message_rows m
-                            WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place = p.place)
+         WHERE p.place <> ALL (ARRAY(           -- in an order that only the index of the places has, else it may read all that waits
+                SELECT m.place FROM messages.message_rows m
+                 WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place IS NOT NULL ORDER BY m.place))
          LIMIT waiting.number) p;
     IF free.keys IS NOT NULL THEN
         first := messages.let_in(policy, free.keys, free.places);
