@@ -8,4 +8,4 @@ BEGIN
     RETURN NULL;
 END $$;
 REVOKE ALL ON FUNCTION pgmq.forward_to_messages() FROM PUBLIC;
-CREATE OR REPLACE TRIGGER forward_to_messages AFTER INSERT ON pgmq.{waiting} FOR EACH ROW EXECUTE FUNCTION pgmq.forward_to_messages({queue_name})
+CREATE OR REPLACE TRIGGER forward_to_messages AFTER INSERT ON pgmq.{table} FOR EACH ROW EXECUTE FUNCTION pgmq.forward_to_messages({queue_name})

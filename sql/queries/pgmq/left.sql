@@ -1,1 +1,1 @@
-SELECT count(*), max(vt) FROM pgmq.{waiting}
+SELECT count(*), max(vt) FROM pgmq.{table}

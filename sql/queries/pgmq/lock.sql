@@ -1,2 +1,2 @@
 SET LOCAL lock_timeout = '2s';
-LOCK TABLE pgmq.{waiting} IN SHARE ROW EXCLUSIVE MODE
+LOCK TABLE pgmq.{table} IN SHARE ROW EXCLUSIVE MODE
