@@ -63,7 +63,8 @@ BEGIN
         -- Where all are locked, there is no more to do for now.
         more := more AND locked < cardinality(due.ids);
     END IF;
-    freed := cardinality(entered);
+    -- What has expired meanwhile serves nobody: its own timer ends it.
+    freed := (SELECT count(*) FROM messages.message_rows m WHERE m.id = ANY (entered) AND coalesce(m.expires_at > moment, true));
     -- Also for one whose delay is over, or that nobody has leased since it entered its lane.
     entered := entered || ARRAY(SELECT m.id FROM messages.message_rows m
                                  WHERE m.id = ANY (due.ids) AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1);

@@ -367,3 +367,15 @@ def test_whoever_waits_hears_of_the_next_of_a_group_unless_it_is_taken_at_once(
     ((b2,),) = conn.execute("SELECT id FROM messages.message WHERE lock_token = %s", [token]).fetchall()
     assert len(conn.execute(exchange, [token, [b2], 1]).fetchall()) == 1
     assert heard(listens) == []
+
+
+def test_a_message_that_expired_in_its_group_does_not_hide_what_became_ready(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "1")
+    assert bodies(lease(conn)) == ["1"]
+    look_later(conn)
+    # A timer lets a1 into its group, one says that it has expired, one that the lease of "1" has ended. All are due.
+    publish(conn, "a1")
+    conn.execute("UPDATE messages.message SET expires_at = clock_timestamp() WHERE group_key = 'a'")
+    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE group_key IS NULL")
+    assert bodies(lease(conn, 1)) == ["1"]
