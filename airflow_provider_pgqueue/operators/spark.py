@@ -8,15 +8,18 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import psutil
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check_names, json_object, optional, text, texts, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.task import QueueTask
 
@@ -80,6 +83,9 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     A run is carried out once: the task's next try continues with what is left, and once the run is finished it returns
     the same summary without starting Spark. To do it again, give another `run_id`. With `dry_run` in the arguments it
     counts, each time anew, changes nothing and leaves the run to be done.
+
+    When Airflow stops the task, a driver next to it gets SIGTERM first: its tasks release the messages that they have
+    not begun. After 3.5 s what is left of Spark is killed, because Airflow kills the task after 5.
 
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
     :param arguments: its arguments, in the words of Python and of the command line: `{"queue": "orders", "function":
@@ -154,6 +160,28 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         if (summary := self._summary(queue)) is None:
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
         return self._judged(summary)
+
+    def on_kill(self) -> None:
+        """Stop the driver: by SIGTERM, for which it has 3.5 seconds, then as every SparkSubmitOperator does."""
+        drivers = self._drivers()
+        for driver in drivers:
+            with suppress(psutil.NoSuchProcess):
+                driver.terminate()
+        psutil.wait_procs(drivers, timeout=TUNING.last_moment)
+        super().on_kill()
+
+    def _drivers(self) -> list[psutil.Process]:
+        """Return the Python process that spark-submit has started, if it runs on this machine."""
+        submitted = self._hook._submit_sp if self._hook else None
+        if submitted is None or submitted.poll() is not None:
+            return []
+        found = []
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(submitted.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    if child.cmdline()[1:2] == [self.application]:
+                        found.append(child)
+        return found
 
     def _judged(self, summary: dict[str, Any]) -> dict[str, Any]:
         if bad := {name: summary[name] for name in self.fail_on if summary.get(name)}:

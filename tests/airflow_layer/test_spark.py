@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_provider_pgqueue.core import InvalidArgument, verbs
 from airflow_provider_pgqueue.core import run as perform
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
 from tests.airflow_layer.airflow_versions import AirflowException, AirflowFailException
+from tests.waiting import until
 from tools import ROOT
 
 pytestmark = [
@@ -26,8 +28,13 @@ Queue = Callable[..., str]
 Run = Callable[..., Any]
 
 MODULE = """
+import time
+
 def judge(batch):
     return None
+
+def slowly(batch):
+    time.sleep(1)
 
 def again(dead):
     return dead.body
@@ -82,6 +89,23 @@ def test_a_task_whose_drain_had_dead_messages_fails(
     with pytest.raises(AirflowFailException, match=r"did not do all: {'died': 2}"):
         run(operator)
     assert run(drain(tmp_path, fail_on=["stopped"]))["died"] == 2
+
+
+def test_a_drain_that_is_stopped_releases_what_it_has_not_begun(
+    conn_id: str, spark_default: None, conn: psycopg.Connection[Any], queue: Queue, run: Run, tmp_path: Path
+) -> None:
+    perform(conn, verbs.publish_batch(queue("orders"), [{"body": n} for n in range(100)]))
+    arguments = {"queue": "orders", "function": "packing:slowly", "parallelism": 1, "batch_size": 1, "lease_for": "10m"}
+    operator = drain(tmp_path, arguments=arguments)
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(run, operator)
+        until(lambda: conn.execute("SELECT FROM messages.message_archive").rowcount, 120, "the first message")
+        operator.on_kill()
+        with pytest.raises(AirflowException):
+            task.result(60)
+    assert conn.execute("SELECT FROM messages.message WHERE lock_expires_at > now()").rowcount == 0
+    assert 0 < conn.execute("SELECT FROM messages.message_archive").rowcount < 100
+    assert conn.execute("SELECT FROM messages.message WHERE attempts > 0").rowcount == 0
 
 
 def test_a_dry_run_returns_its_summary_and_is_no_run(
