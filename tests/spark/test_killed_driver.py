@@ -90,7 +90,7 @@ def dies(messages):
     if place == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-summary = drain(spark, queue="orders", function=dies, batch_size=5, lease_for=timedelta(seconds=1), max_messages=20,
+summary = drain(spark, queue="orders", function=dies, batch_size=5, lease_for=timedelta(seconds=3), max_messages=20,
                 parallelism=1, dsn=DSN)
 Path(FOLDER, "summary.part").write_text(json.dumps(summary))
 Path(FOLDER, "summary.part").rename(Path(FOLDER, "summary"))

@@ -5,6 +5,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     dismissed record;
+    entered   bigint[];
 BEGIN
     IF coalesce(btrim(dismiss.reason), '') = '' THEN
         RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more has to be done.';
@@ -22,8 +23,11 @@ BEGIN
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
         -- It no longer blocks its group.
-        IF dismissed.group_key IS NOT NULL AND messages.next_of_groups(dismissed.queue_name, ARRAY[dismissed.group_key], '{}') <> '{}' THEN
-            PERFORM messages.ring_for(dismissed.queue_name, dismissed.id);
+        IF dismissed.group_key IS NOT NULL THEN
+            entered := messages.next_of_groups(dismissed.queue_name, ARRAY[dismissed.group_key], '{}');
+            IF entered <> '{}' THEN
+                PERFORM messages.ring_for(dismissed.queue_name, dismissed.id);
+            END IF;
         END IF;
         RETURN NEXT dismissed.id;
     END LOOP;

@@ -2,7 +2,8 @@ CREATE OR REPLACE FUNCTION messages.message_archived() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    held record;
+    held    record;
+    entered bigint[];
 BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
     -- What could not be requeued, or recorded in the history, would stop whoever comes across it.
@@ -21,8 +22,11 @@ BEGIN
         IF held.dead IS NOT NULL THEN
             PERFORM messages.record_dead(held.dead);
         END IF;
-        IF held.keys IS NOT NULL AND messages.next_of_groups(held.queue_name, held.keys, '{}') <> '{}' THEN
-            PERFORM messages.ring_for(held.queue_name, held.id);
+        IF held.keys IS NOT NULL THEN
+            entered := messages.next_of_groups(held.queue_name, held.keys, '{}');
+            IF entered <> '{}' THEN
+                PERFORM messages.ring_for(held.queue_name, held.id);
+            END IF;
         END IF;
     END LOOP;
     RETURN NULL;

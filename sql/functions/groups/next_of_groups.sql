@@ -25,7 +25,9 @@ BEGIN
     END IF;
     -- For a place that nobody has, the group is locked until the commit, and looked at in a new snapshot: whoever comes next sees what
     -- this one did. Nobody waits for that lock: a timer looks again.
-    mine := ARRAY(SELECT g.key FROM (SELECT DISTINCT unnest(keys) AS key) g WHERE pg_try_advisory_xact_lock(policy.lock_key, hashtext(g.key) & 1023));
+    SELECT coalesce(array_agg(g.key) FILTER (WHERE g.is_mine), '{}') INTO mine FROM (
+        SELECT k.key, pg_try_advisory_xact_lock(policy.lock_key, hashtext(k.key) & 1023) AS is_mine
+          FROM (SELECT DISTINCT unnest(keys) AS key) k OFFSET 0) g;
     IF cardinality(mine) < cardinality(keys) THEN
         PERFORM messages.set_group_timers(policy.queue_name, ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(mine)));
     END IF;

@@ -22,9 +22,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 AS $$
 #variable_conflict use_column
 DECLARE
-    before messages.queue;
-    after  messages.queue;
-    given  CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object(
+    before  messages.queue;
+    after   messages.queue;
+    entered bigint[];
+    given   CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object(
         'max_attempts', alter_queue.max_attempts, 'lease_for', alter_queue.lease_for, 'notify', alter_queue.notify,
         'max_body_bytes', alter_queue.max_body_bytes, 'fair_by', alter_queue.fair_by,
         'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
@@ -85,7 +86,10 @@ BEGIN
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
-        PERFORM messages.ring_for(alter_queue.queue_name, 0) WHERE messages.fill_groups(alter_queue.queue_name) <> '{}';
+        entered := messages.fill_groups(alter_queue.queue_name);
+        IF entered <> '{}' THEN
+            PERFORM messages.ring_for(alter_queue.queue_name, 0);
+        END IF;
     END IF;
     IF NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = alter_queue.queue_name COLLATE "default") THEN
         PERFORM messages.record_audit('create_queue', alter_queue.queue_name, given, NULL);
