@@ -11,7 +11,7 @@ BEGIN
         SELECT l.priority, l.mark, messages.stored_time(l.mark) AS at, first.at AS first
           FROM messages.lane l
           LEFT JOIN LATERAL (
-            SELECT m.visible_at AS at FROM messages.message_rows m
+            SELECT m.visible_at - interval '1 us' AS at FROM messages.message_rows m
              WHERE m.queue_name = l.queue_name AND m.priority = l.priority AND m.visible_at <= began
                AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > began)
              ORDER BY m.visible_at LIMIT 1) first ON true
@@ -35,4 +35,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.correct_marks(text) IS
-    'Puts the mark of each lane of a queue at its first ready message, and opens lanes that are used.';
+    'Puts the mark of each lane of a queue right before its first ready message, so that what enters at the mark comes first, and opens lanes that are used.';

@@ -5,7 +5,7 @@ DECLARE
     name text := format('messages.mark_%s', nextval('messages.mark_number'));
 BEGIN
     -- No further than a timestamp can hold.
-    EXECUTE format('CREATE SEQUENCE %s MAXVALUE 100000000000000000', name);
+    EXECUTE format('CREATE SEQUENCE %s MINVALUE -1 MAXVALUE 100000000000000000', name);
     PERFORM messages.keep_private(name::regclass);
     RETURN name::regclass;
 END $$;

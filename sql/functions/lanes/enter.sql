@@ -34,7 +34,7 @@ BEGIN
         RETURN '{}';
     END IF;
     IF back.marks IS NOT NULL THEN
-        PERFORM messages.store_time(b.mark, least(messages.stored_time(b.mark, moment), min(b.at))) FROM unnest(back.marks, back.places) AS b (mark, at) GROUP BY b.mark;
+        PERFORM messages.store_time(b.mark, least(messages.stored_time(b.mark, moment), min(b.at) - interval '1 us')) FROM unnest(back.marks, back.places) AS b (mark, at) GROUP BY b.mark;
     END IF;
     -- A lease may move the mark past them before this is committed. Then this timer finds them behind it, and they enter again.
     INSERT INTO messages.timer (queue_name, at, ids) VALUES (enter.queue_name, moment + interval '50 ms', back.ids);

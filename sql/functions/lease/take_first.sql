@@ -54,7 +54,7 @@ BEGIN
     -- somebody has moved the mark meanwhile. Where keys take turns, whole turns lie within microseconds.
     IF least(head.first, called - interval '5 ms') > head.begins + (head.fair_by IS NULL)::integer * interval '0.2 ms'
        AND pg_sequence_last_value(head.mark) IS NOT DISTINCT FROM head.marked THEN
-        PERFORM setval(head.mark, (extract(epoch FROM least(head.first, called - interval '5 ms')) * 1000000)::bigint);
+        PERFORM setval(head.mark, (extract(epoch FROM least(head.first, called - interval '5 ms')) * 1000000)::bigint - 1);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.take_first(text, integer, timestamptz) IS

@@ -120,7 +120,7 @@ def test_a_publisher_with_a_long_transaction_is_seen_at_once_and_in_order(
     assert [number for _, number in came] == list(range(2000))
 
 
-@pytest.mark.parametrize("value", [1, 10**17])  # long ago, and ahead of the clock
+@pytest.mark.parametrize("value", [-1, 1, 10**17])  # long ago, and ahead of the clock
 def test_a_mark_and_a_look_set_to_any_value_strand_nothing(conn: Connection, queue: Queue, value: int) -> None:
     queue("orders")
     run(conn, verbs.publish_batch("orders", list(range(3))))
@@ -189,6 +189,17 @@ def test_what_comes_back_goes_before_what_was_never_leased_amid_a_batch(
         time.sleep(0.05)
         look_again(conn)
     assert bodies(lease(conn, 20)) == [*range(10), *range(311, 321)]
+
+
+def test_what_leases_gave_back_goes_before_what_a_look_has_found_ready(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", list(range(20))))
+    finish(conn, lease(conn, 5))
+    leased = lease(conn, 5)
+    conn.execute("SELECT messages.correct_marks('orders')")
+    look_later(conn)
+    run(conn, verbs.release(leased[0].lock_token, [message.id for message in leased]))
+    assert bodies(lease(conn, 10)) == list(range(5, 15))
 
 
 def test_a_publisher_that_commits_within_five_milliseconds_needs_no_look(
