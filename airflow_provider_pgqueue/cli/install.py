@@ -76,7 +76,7 @@ def _installed(found: dict[str, Any]) -> str:
 
 def _install_script(cron: bool | None = None) -> str:
     r"""Return `install.sql` with the files that its \ir lines name in their places, for psql."""
-    _, _, body = (sql_folder() / "install.sql").read_text().partition("\\set ON_ERROR_STOP on\n")
+    _, _, body = (sql_folder() / "install.sql").read_text(encoding="utf-8").partition("\\set ON_ERROR_STOP on\n")
     text = f"-- Installs or upgrades schema messages of pgqueue {__version__}: psql -f THIS_FILE DSN\n"
     text += "\\set ON_ERROR_STOP on\n" + body
     for script in migrations.scripts():

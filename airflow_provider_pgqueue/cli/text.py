@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
@@ -11,7 +12,8 @@ from airflow_provider_pgqueue.core.unseen import replace_unseen
 
 def say(text: str, *, err: bool = False) -> None:
     """Print lines, on standard output or standard error; OSError if that cannot be written."""
-    click.echo(printable_lines(text), err=err)
+    # Given no stream, click writes UTF-8 to one that is ASCII.
+    click.echo(printable_lines(text), file=sys.stderr if err else sys.stdout)
 
 
 def printable(text: str) -> str:

@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import RowFactory, dict_row, tuple_row
 
 from airflow_provider_pgqueue.core.deadline import begin_wait, end_wait
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, refused
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, refused, wrong_encoding
 from airflow_provider_pgqueue.core.privilege import fix_of
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.statement import Statement
@@ -64,6 +64,8 @@ def fetch(
         return cursor.execute(text, arguments, binary=True).fetchall()
     except psycopg.Error as error:
         raise fix(conn, error) from error
+    except UnicodeEncodeError as error:
+        raise (wrong_encoding(conn) or error) from None
     except BaseException:
         results = end_statement(conn)
         if late is not None:
@@ -116,6 +118,8 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
             rows = await cursor.fetchall()
     except psycopg.Error as error:
         raise _translated(conn, error, statement) from error
+    except UnicodeEncodeError as error:
+        raise (wrong_encoding(conn) or error) from None
     return statement.decode(rows)
 
 

@@ -53,18 +53,19 @@ DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
     "application_name": "pgqueue",
-    "client_encoding": "UTF8",
 }
+# Whatever the connection string, PGCLIENTENCODING or the role says: others cannot hold every body.
+ENCODING: Final[dict[str, Any]] = {"client_encoding": "UTF8"}
 
 
 def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened, InvalidArgument if it never can.
 
-    Its transactions are READ COMMITTED, and texts, times and durations arrive as they were sent, whatever the role,
-    database or server sets; behind a pooler that holds for the verbs, and for what is inside `conn.transaction()`. JSON
-    that Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds, and a server that
-    takes the connection and does not answer after ten. `arguments` are parameters of libpq and psycopg. With
-    `check_schema` it raises as `check_version` does.
+    Its transactions are READ COMMITTED and its encoding UTF8, and texts, times and durations arrive as they were sent,
+    whatever the connection string, role, database or server sets; behind a pooler that holds for the verbs, and for
+    what is inside `conn.transaction()`. JSON that Python cannot read arrives as `Unreadable`. A dead network is noticed
+    after about 25 seconds, and a server that takes the connection and does not answer after ten. `arguments` are
+    parameters of libpq and psycopg. With `check_schema` it raises as `check_version` does.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
     another session: then `prepare_threshold` is None. Give it, also in the connection string, to say otherwise.
@@ -132,7 +133,7 @@ def _refusal(error: psycopg.Error) -> Exception:
 
 
 def _given(conninfo: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = DEFAULTS | parameters(conninfo) | arguments
+    given: dict[str, Any] = DEFAULTS | parameters(conninfo) | arguments | ENCODING
     if "prepare_threshold" in given:
         given["prepare_threshold"] = number_or_none(given["prepare_threshold"])
     return given

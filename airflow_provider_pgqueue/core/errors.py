@@ -358,11 +358,25 @@ def refused(
     """
     known = translate(error)
     driver = error if isinstance(error, psycopg.Error) else error.__cause__
+    # The server quotes the letter; \u0000 in JSON has the same SQLSTATE.
+    if isinstance(driver, psycopg.Error) and driver.diag.source_function == "report_untranslatable_char":
+        return wrong_encoding(conn) or known
     # What the schema itself refuses has its fix as a hint.
     if isinstance(known, PermissionDenied) and not (isinstance(driver, psycopg.Error) and driver.diag.message_hint):
         fix = fix_of(conn, known.problem, verb=verb, wants=wants, queue_name=queue_name)
         return known if fix is None else PermissionDenied(known.problem, fix)
     return known
+
+
+def wrong_encoding(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> InvalidArgument | None:
+    """Return an error if this connection, which the caller opened, cannot transfer every message."""
+    encoding = conn.info.parameter_status("client_encoding")
+    if encoding in (None, "UTF8"):
+        return None
+    return InvalidArgument(
+        f"client_encoding of the connection must be UTF8, not {encoding}, which lacks a letter of a message",
+        "Connect with client_encoding=UTF8.",
+    )
 
 
 def text_without_values(error: Exception) -> str:

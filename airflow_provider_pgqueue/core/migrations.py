@@ -32,9 +32,9 @@ class Script:
 def scripts() -> tuple[Script, ...]:
     """Return the files that `install.sql` includes, in its order."""
     folder, found = sql_folder(), []
-    for include in _INCLUDE.finditer((folder / "install.sql").read_text()):
+    for include in _INCLUDE.finditer((folder / "install.sql").read_text(encoding="utf-8")):
         path, version = include["path"], include["version"]
-        text = folder.joinpath(*path.split("/")).read_text()
+        text = folder.joinpath(*path.split("/")).read_text(encoding="utf-8")
         found.append(Script(path, text, int(version) if version else None, include["name"]))
     return tuple(found)
 
@@ -78,7 +78,7 @@ def uninstall(conn: psycopg.Connection[Any]) -> None:
     nothing, if the schema is not ours, or somebody else's object is in it or depends on it.
     """
     folder = sql_folder()
-    rest = (folder / "uninstall.sql").read_text()
+    rest = (folder / "uninstall.sql").read_text(encoding="utf-8")
     try:
         for first in ("may_uninstall.sql", "drop_marks.sql"):
             conn.execute((folder / first).read_bytes())

@@ -34,7 +34,7 @@ class Adopted:
 
 def names_of_pgmq() -> str:
     """Return `sql/pgmq.sql`, which is a transaction of its own."""
-    return (sql_folder() / "pgmq.sql").read_text()
+    return (sql_folder() / "pgmq.sql").read_text(encoding="utf-8")
 
 
 def install_names(conn: Connection) -> None:

@@ -27,7 +27,7 @@ _OF_A_QUEUE: Final = {"publisher": "publish", "consumer": "consume", "observer":
 def _by_function() -> Mapping[str, str]:
     """Return by function the group role with the fewest privileges that may call it, without its prefix."""
     known: dict[str, str] = {}
-    for roles, names in _LISTED.findall((sql_folder() / "grants.sql").read_text()):
+    for roles, names in _LISTED.findall((sql_folder() / "grants.sql").read_text(encoding="utf-8")):
         # Any role will do.
         groups = [group for group in _GROUPS if group in roles.split()] or ["observer"] * (roles == "every")
         known |= dict.fromkeys(names.split(), groups[0]) if groups else {}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import re
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -24,3 +28,20 @@ def replace_unseen(text: str, shown: Callable[[str], str]) -> str:
     if text.isprintable() and not _BLANK.search(text):
         return text
     return "".join(shown(one) if not one.isprintable() or _BLANK.match(one) else one for one in text)
+
+
+def escape_unencodable() -> None:
+    """Escape, as JSON does, what the encoding of standard output or standard error lacks.
+
+    Otherwise a command fails in a terminal that is not UTF-8, perhaps after its work is done. JSON keeps its meaning.
+    """
+    codecs.register_error("pgqueue.json", _as_json)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="pgqueue.json")
+
+
+def _as_json(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end

@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo, PGconn
 
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, conninfo_of, parameters
+from airflow_provider_pgqueue.core.connection import DEFAULTS, ENCODING, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.privilege import lacking
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -88,8 +88,7 @@ class Database:
         import adbc_driver_postgresql.dbapi as adbc
 
         # Arrow's strings are UTF-8, whatever the encoding of the database is.
-        own = {"application_name": application_name, "client_encoding": "UTF8"}
-        given = DEFAULTS | parameters(self._conninfo) | own
+        given = DEFAULTS | parameters(self._conninfo) | {"application_name": application_name} | ENCODING
         given.pop("prepare_threshold", None)
 
         def open_one() -> Any:

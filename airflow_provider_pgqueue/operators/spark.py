@@ -57,7 +57,7 @@ def _arguments(value: Any) -> str | None:
 def _takes(pipeline: Any) -> list[str]:
     """Return the arguments of a pipeline, by the text of its module, which would import Spark; none for no pipeline."""
     for path in _SPARK.joinpath("pipelines").rglob(f"{pipeline}.py") if pipeline else ():
-        for node in ast.parse(path.read_text()).body:
+        for node in ast.parse(path.read_bytes()).body:
             if isinstance(node, ast.FunctionDef) and node.name == pipeline:
                 return [one.arg for one in node.args.kwonlyargs]
     return []
@@ -200,7 +200,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
                     "Submit it in deploy mode client, to a Spark that is local or standalone."
                 )
             self._submit(context)
-            summary: dict[str, Any] = json.loads(path.read_text())
+            summary: dict[str, Any] = json.loads(path.read_bytes())
         return self._judged(summary)
 
     def _submit(self, context: Context) -> None:

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from airflow_provider_pgqueue import __version__, spark  # noqa: E402
 from airflow_provider_pgqueue.core.duration import duration_text, parse_duration  # noqa: E402
 from airflow_provider_pgqueue.core.quantity import quantity  # noqa: E402
+from airflow_provider_pgqueue.core.unseen import escape_unencodable  # noqa: E402
 from airflow_provider_pgqueue.export.connection import Database  # noqa: E402
 from airflow_provider_pgqueue.spark.pipelines.failure import explained  # noqa: E402
 from airflow_provider_pgqueue.spark.pipelines.pipeline import Summary, as_line  # noqa: E402
@@ -66,9 +67,9 @@ def command(pipeline: Callable[..., Summary]) -> click.Command:
         try:
             summary = pipeline(spark, **given)
             line = as_line(summary)
-            click.echo(line)
+            click.echo(line, file=sys.stdout)
             if path := os.environ.get(_SUMMARY_FILE):
-                Path(path).write_text(line)
+                Path(path).write_text(line, encoding="utf-8")
         finally:
             spark.stop()
         if died := summary.get("died"):
@@ -207,6 +208,7 @@ def _stopped(number: int, frame: object) -> NoReturn:
 
 def main() -> None:
     """Run one pipeline and end the process; SIGTERM stops it cleanly."""
+    escape_unencodable()
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel("WARNING")
     signal.signal(signal.SIGTERM, _stopped)

@@ -482,7 +482,7 @@ CREATE TABLE messages.pipeline_run (
 CREATE INDEX pipeline_run_started_at_idx ON messages.pipeline_run (started_at);
 COMMENT ON TABLE messages.pipeline_run IS 'Runs of the pipelines: a finished one is not done again. Forgotten after 90 days.';
 COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run among those of its login; in Airflow made of DAG, task and run.';
-COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, …';
+COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, ...';
 COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it first started; a run that died and is started again is the same run.';
 COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The login that started it and alone can continue it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';

@@ -34,4 +34,4 @@ BEGIN
     RETURN done;
 END $$;
 COMMENT ON FUNCTION messages.publish_staged(text, text, jsonb, text, interval, bigint) IS
-    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, records the run, and drops the stage (empties it for a stream), all or none. Called again for the same run or batch, it publishes nothing and returns repeated. PQ004: the run has published to another queue; PQ012: rows are missing; other errors as in publish.';
+    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, ...]) in their order, records the run, and drops the stage (empties it for a stream), all or none. Called again for the same run or batch, it publishes nothing and returns repeated. PQ004: the run has published to another queue; PQ012: rows are missing; other errors as in publish.';
