@@ -41,7 +41,7 @@ DECLARE
         ['internal', 'closed_archive_partition lock_publish_run begin_publish_run drop_or_empty_stage insert_staged'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples health_grants'],
         ['internal', 'health_held_snapshot health_history health_limited_roles health_notify_queue'],
-        ['internal', 'health_dispatches health_upkeep_lag health_upkeep_steps health_waiting_messages'],
+        ['internal', 'health_dispatches health_groups health_upkeep_lag health_upkeep_steps health_waiting_messages'],
         ['internal', 'cron_database prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_length check_choice check_number check_read_committed'],
         ['internal', 'error_pattern fingerprint check_winners check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_queue lock_row lock_stage check_stage_login max_locks_for check_lock_room raise_in_use'],
         ['internal', 'begin_history record_history count_history history_steps history_begins'],

@@ -198,6 +198,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_dispatches.sql
 \ir functions/health/health_upkeep_lag.sql
 \ir functions/health/health_upkeep_steps.sql
+\ir functions/health/health_groups.sql
 \ir functions/health/health_waiting_messages.sql
 
 -- Runs of the pipelines

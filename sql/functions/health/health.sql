@@ -11,7 +11,7 @@ BEGIN
         SELECT * FROM (VALUES
             ('upkeep_lag', ''), ('upkeep_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('dispatches', ''), ('held_snapshot', '$1'),
             ('dead_tuples', ''), ('notify_queue', ''), ('archive_partitions', ''),
-            ('history', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
+            ('history', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('groups', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)
     LOOP
         -- A check that cannot run is itself a finding, and must not keep the others from running.

@@ -30,6 +30,8 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "SELECT messages.upkeep()": (ADMIN, ()),
     "SELECT messages.alter_queue(%L": (ADMIN, ("orders",)),
     "SELECT * FROM messages.requeue_dead(%L)": (ADMIN, ("orders",)),
+    "SELECT * FROM messages.requeue_dead(%L, ids": (ADMIN, ("orders", "{{1}}")),
+    "SELECT messages.dismiss_dead(%L": (ADMIN, ("orders", "{{1}}")),
     "SELECT * FROM messages.dead_causes(%L)": (ADMIN, ("orders",)),
     "SET statement_timeout = 0; SELECT messages.": (ADMIN, ()),
     "SELECT a.pid, a.application_name": (ADMIN, ()),

@@ -36,10 +36,11 @@ CHECKS = [
     "grants",
     "limited_roles",
     "dead_messages",
+    "groups",
     "waiting_messages",
 ]
 # What has limits, or depends on what the owner of health() may see.
-WHOLE = ["cron_jobs", "cron_history", "held_snapshot", "dead_messages", "waiting_messages"]
+WHOLE = ["cron_jobs", "cron_history", "held_snapshot", "dead_messages", "groups", "waiting_messages"]
 
 
 def check(conn: Connection, check_name: str, **limits: timedelta) -> Finding:
@@ -932,3 +933,63 @@ def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, que
     fix(conn, found.fix)
     assert run(conn, verbs.lease("orders"))
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).severity == "ok"
+
+
+@pytest.mark.parametrize("result", ["failed", "rejected"])
+def test_a_group_behind_a_dead_message_is_named_and_goes_on_after_the_fix(
+    conn: Connection, queue: Callable[..., str], result: str
+) -> None:
+    first, second = run(conn, verbs.publish_batch(queue("orders"), [1, 2], group_keys=["o'clock"] * 2))
+    run(conn, verbs.publish_batch(queue("passing", on_dead_head="skip"), [1, 2], group_keys=["a"] * 2))
+    run(conn, verbs.publish_batch(queue("alone"), [1], group_keys=["a"]))  # nothing waits behind it
+    for queue_name in ("orders", "passing", "alone"):
+        (leased,) = run(conn, verbs.lease(queue_name))
+        run(conn, verbs.archive(leased.lock_token, [leased.id], result=result, details="no"))
+    assert check(conn, "groups").severity == "ok"
+    found = check(conn, "groups", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    named = rf"group 'o''clock' of queue orders waits for 00:00:\d\d behind dead message {first} \({result}\)"
+    assert re.fullmatch(rf"{named}; groups that wait so: 1", found.finding)
+    fix(conn, found.fix)
+    (leased,) = run(conn, verbs.lease("orders"))
+    assert check(conn, "groups", waiting_for=AT_ONCE).finding == "each group with messages can go on"
+    assert (leased.id == second) == (result == "rejected")
+    assert (leased.id > second) == (result == "failed")
+
+
+def test_a_group_is_not_named_while_somebody_decides_about_its_dead_message(
+    conn: Connection, queue: Callable[..., str]
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2], group_keys=["a"] * 2))
+    (leased,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.archive(leased.lock_token, [leased.id], result="failed", details="no"))
+    assert run(conn, verbs.lease_dead("orders"))
+    assert check(conn, "groups", waiting_for=AT_ONCE).severity == "ok"
+
+
+def test_a_group_that_waits_though_it_has_a_place_is_named_and_the_upkeep_lets_it_in(
+    conn: Connection, queue: Callable[..., str]
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3], group_keys=["a", "a", "b"]))
+    assert [leased.body for leased in run(conn, verbs.lease("orders", max_messages=3))] == [1, 3]
+    assert check(conn, "groups", waiting_for=AT_ONCE).severity == "ok"
+    conn.execute("DELETE FROM messages.message WHERE message = '1'")
+    found = check(conn, "groups", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    assert re.fullmatch(r"group 'a' of queue orders waits for .*, and has a free place; groups .*: 1", found.finding)
+    until(lambda: fix(conn, found.fix) or check(conn, "groups", waiting_for=AT_ONCE).severity == "ok")
+    assert [leased.body for leased in run(conn, verbs.lease("orders"))] == [2]
+
+
+def test_thousands_of_groups_are_checked_without_reading_what_waits_in_them(
+    conn: Connection, queue: Callable[..., str]
+) -> None:
+    for _ in range(5):
+        keys = [f"group {number:04}" for number in range(2000)]
+        run(conn, verbs.publish_batch(queue("orders"), range(2000), group_keys=keys))
+    conn.execute("VACUUM (ANALYZE) messages.message_rows")
+    asked = "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT * FROM messages.health_groups('1 day')"
+    for _ in range(2):  # the first call also reads the catalogs
+        ((plan,),) = conn.execute(asked).fetchall()
+    assert plan[0]["Plan"]["Shared Hit Blocks"] < 20_000
+    assert plan[0]["Plan"]["Actual Total Time"] < 500
