@@ -31,7 +31,7 @@ DECLARE
         ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish insert_messages fair_keys fair_front fair_places remember_key replace_waiting admit ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
-        ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes take_first prepare_lease finish leases_left token_bucket rate_left spend_rate oldest_leases record_dead'],
+        ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes take_first prepare_lease finish leases_left limited_until token_bucket rate_left spend_rate oldest_leases record_dead'],
         ['internal', 'look correct_marks enter give_back used_lanes open_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
         ['internal', 'check_dead_lease set_group_timers let_in fair_turns next_of_groups fill_groups join_groups'],

@@ -62,6 +62,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/leases_left.sql
 \ir functions/lease/token_bucket.sql
 \ir functions/lease/rate_left.sql
+\ir functions/lease/limited_until.sql
 \ir functions/lease/spend_rate.sql
 
 -- Lanes and their marks: where a lease looks, and what makes it look elsewhere

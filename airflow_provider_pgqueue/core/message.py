@@ -150,7 +150,8 @@ class QueueStatus:
     """The numbers of a queue. `depth` is `ready` + `leased` + `delayed`.
 
     Where `depth` or `dead` is larger than `counted_up_to`, there are more than that, and the number is the planner's.
-    `limited_until` is when the rate_limit of the queue allows the next lease; None if it allows one now.
+    `limited_until` is when rate_limit and max_leased of the queue allow the next lease, if no lease ends or is extended
+    before; None if they allow one now.
     """
 
     queue_name: str

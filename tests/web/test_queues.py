@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core.connection import connect as connect_to
@@ -103,14 +104,17 @@ def test_what_is_no_id_is_told_so(browse: Browse) -> None:
         assert "not valid: id" in page.text
 
 
-def test_a_queue_whose_rate_is_used_up_says_until_when(browse: Browse, conn: Connection, queue: Queue) -> None:
-    queue("calls", rate_limit=1, rate_period="1 hour")
+@pytest.mark.parametrize("limit", [{"rate_limit": 1, "rate_period": "1 hour"}, {"max_leased": 1}])
+def test_a_queue_that_reached_its_limit_says_until_when(
+    browse: Browse, conn: Connection, queue: Queue, limit: dict[str, Any]
+) -> None:
+    queue("calls", **limit)
     conn.execute("SELECT count(*) FROM messages.publish_batch('calls', '[1, 2]')")
     assert "limited until" not in browse().get("/queues/calls").text
     conn.execute("SELECT count(*) FROM messages.lease('calls', 2)")
     page = browse().get("/queues/calls").text
     assert re.search(r"oldest [^<]+ · limited until <time", page)
-    assert "<dt>rate_limit</dt>" in page
+    assert f"<dt>{next(iter(limit))}</dt>" in page
 
 
 def test_a_login_that_may_not_see_bodies_sees_the_rest(browse: Browse, conn: Connection, dsn: str) -> None:

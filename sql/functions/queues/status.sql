@@ -29,7 +29,7 @@ BEGIN
                coalesce(m.delayed, 0), moment - m.oldest,
                (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
                (SELECT moment - u.finished_at FROM messages.upkeep_run u WHERE u.finished_at <= moment), NULL::bigint,
-               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL AND r.leases = 0)
+               CASE WHEN num_nonnulls(q.rate_limit, q.max_leased) > 0 THEN messages.limited_until(q, moment) END
           FROM messages.queue q
           LEFT JOIN (
             SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
@@ -46,7 +46,7 @@ BEGIN
     RETURN QUERY
     WITH counted AS MATERIALIZED (
         SELECT q.queue_name, q.paused, m.*, d.*,
-               (SELECT r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL AND r.leases = 0) AS limited_until
+               CASE WHEN num_nonnulls(q.rate_limit, q.max_leased) > 0 THEN messages.limited_until(q, moment) END AS limited_until
           FROM messages.queue q
          CROSS JOIN LATERAL (
             SELECT count(*) AS depth,
@@ -91,4 +91,4 @@ BEGIN
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS
-    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when a rate_limit allows the next lease; NULL if one is allowed now. Without a name, the queues that this login may observe. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when rate_limit and max_leased allow the next lease, if no lease ends or is extended before; NULL if they allow one now. Without a name, the queues that this login may observe. PQ001: unknown queue.';

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -156,3 +156,35 @@ def test_a_number_of_which_there_is_more_is_printed_with_a_plus() -> None:
     assert quantity(seen(10_000, 10_000, 10_000)) == "10,000 messages"
     assert quantity(seen(1_234_567, 1_234_567, None)) == "1,234,567 messages"
     assert seen(1_234_567, 1_234_567, 10_000) == 1_234_567
+
+
+def limited_until(conn: Connection) -> datetime | None:
+    quick, exact = both(conn)
+    assert quick.limited_until == exact.limited_until
+    return quick.limited_until
+
+
+def test_limited_until_is_the_earliest_end_of_a_lease_where_all_are_taken(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_leased=2), range(5)))
+    run(conn, verbs.publish("orders", 5, delay=timedelta(hours=9)))
+    (first,) = run(conn, verbs.lease("orders", lease_for=timedelta(minutes=3)))
+    assert limited_until(conn) is None
+    (second,) = run(conn, verbs.lease("orders", lease_for=timedelta(minutes=5)))
+    assert run(conn, verbs.lease("orders")) == []
+    assert limited_until(conn) == first.lock_expires_at
+    run(conn, verbs.alter_queue("orders", max_leased=1))  # one lease has to end, and then another
+    assert limited_until(conn) == second.lock_expires_at
+    run(conn, verbs.archive(second.lock_token, [second.id]))
+    assert limited_until(conn) == first.lock_expires_at
+    run(conn, verbs.release(first.lock_token, [first.id]))
+    assert limited_until(conn) is None
+
+
+def test_limited_until_is_the_later_of_two_limits(conn: Connection, queue: Queue) -> None:
+    run(
+        conn, verbs.publish_batch(queue("orders", max_leased=1, rate_limit=1, rate_period=timedelta(hours=1)), range(2))
+    )
+    (leased,) = run(conn, verbs.lease("orders", lease_for=timedelta(minutes=3)))
+    assert (limited_until(conn) or leased.created_at) > leased.lock_expires_at
+    run(conn, verbs.extend(leased.lock_token, [leased.id], lease_for=timedelta(hours=2)))
+    assert (limited_until(conn) or leased.created_at) > leased.created_at + timedelta(minutes=119)
