@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from tests.clones import Clones
+from tools import ROOT
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -133,24 +135,38 @@ CROSSED = [
     ("dispatch_messages", "alter_queue"),
     ("publish key", "publish replace"),
     ("publish_staged", "drop_stage"),
+    ("archive", "partition_archive"),
+    ("publish", "drop_queue"),
 ]
 
 
-def ended(databases: SimpleQueue[str], held: str, called: str) -> str:
-    """Return the SQLSTATE of a call next to an open transaction with another one; nothing if it succeeded."""
+def documented() -> dict[str, tuple[float, float]]:
+    """Return how many seconds the reference says that each call waits, from and to."""
+    text = (ROOT / "docs/reference/queues.md").read_text(encoding="utf-8")
+    table = text.partition("| seconds | call |\n|---|---|\n")[2].partition("\n\n")[0]
+    waits: dict[str, tuple[float, float]] = {}
+    for seconds, calls in re.findall(r"^\| ([\d. to]+) \| (.+) \|$", table, re.MULTILINE):
+        least, _, most = seconds.partition(" to ")
+        waits |= dict.fromkeys(re.findall(r"\w+(?=`)|all others", calls), (float(least), float(most or least)))
+    return waits
+
+
+def ended(databases: SimpleQueue[str], held: str, called: str) -> tuple[str, float]:
+    """Return the error of a call next to an open transaction with another one, nothing if it succeeded, and seconds."""
     dsn = databases.get()
     patience = "-c statement_timeout=40s -c deadlock_timeout=200ms"
     try:
         with psycopg.connect(dsn) as holder, psycopg.connect(dsn, options=patience) as caller:
             holder.execute(CALLS[held].encode())
+            began = time.monotonic()
             try:
                 caller.execute(CALLS[called].encode())
             except psycopg.Error as error:
-                return f"{error.sqlstate} {error.diag.message_primary}"
+                return f"{error.sqlstate} {error.diag.message_primary}", time.monotonic() - began
             finally:
                 caller.rollback()
                 holder.rollback()
-        return ""
+        return "", 0.0
     finally:
         databases.put(dsn)
 
@@ -169,7 +185,8 @@ def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what
             databases.put(dsn)
         pool = stack.enter_context(ThreadPoolExecutor(8))
         states = dict(zip(pairs, pool.map(lambda pair: ended(databases, *pair), pairs), strict=True))
-    said = {pair: state for pair, state in states.items() if state}
+    waited = {pair: seconds for pair, (_, seconds) in states.items() if seconds}
+    said = {pair: state for pair, (state, _) in states.items() if state}
     # What ends a message is called most, and has no handler of errors.
     bare = {pair: state for pair, state in said.items() if pair[1] in ("archive", "archive_and_lease")}
     assert bare
@@ -178,6 +195,12 @@ def test_whatever_an_open_transaction_called_the_next_call_succeeds_or_says_what
     assert {pair: state for pair, state in named.items() if not re.fullmatch("PQ016 .* (is|are) in use", state)} == {}
     assert set(REFUSED) - named.keys() == set()
     assert {"release", "once", "publish new key", "create_queue", "pause_queue"} <= {one for one, _ in said}
+    limits = documented()
+    expected = {pair: limits.get(pair[1].split()[0], limits["all others"]) for pair in waited}
+    # A busy machine may add to it.
+    odd = {pair: waited[pair] for pair, (least, most) in expected.items() if not least <= waited[pair] < 1.5 * most + 1}
+    assert odd == {}
+    assert {"drop_queue", "partition_archive", "apply_retention", "expect_cron"} <= {called for _, called in waited}
 
 
 def test_every_verb_that_writes_is_called_next_to_an_open_transaction(conn: Connection) -> None:
