@@ -37,7 +37,7 @@ AS $$
             SELECT coalesce(m.due_at, m.created_at) AS since FROM messages.message_rows m
              WHERE m.queue_name = b.queue_name AND m.group_key = b.group_key AND m.visible_at = 'infinity'
              ORDER BY m.requeues DESC, m.id LIMIT 1) next
-         WHERE head.is_leased IS NOT TRUE           -- else somebody decides about it
+         WHERE head.is_leased IS NOT TRUE           -- else somebody is repairing it
         UNION ALL
         -- No message of the group has a place. Between two of them that is so for a moment only.
         SELECT w.queue_name, w.group_key, moment - coalesce(next.due_at, next.created_at), NULL, NULL
@@ -50,18 +50,18 @@ AS $$
            AND (q.on_dead_head <> 'block'
                 OR NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.queue_name = w.queue_name AND d.group_key = w.group_key)))
     SELECT CASE WHEN worst.age > waiting_for THEN 'warning' ELSE 'ok' END,
-           CASE WHEN worst.age IS NULL THEN 'each group with messages can go on'
-                ELSE format('group %L of queue %s waits for %s%s; groups that wait so: %s', left(worst.group_key, 100), worst.queue_name,
+           CASE WHEN worst.age IS NULL THEN 'no group is blocked'
+                ELSE format('group %L of queue %s has waited for %s%s; blocked groups: %s', left(worst.group_key, 100), worst.queue_name,
                             date_trunc('second', worst.age),
-                            CASE WHEN worst.ids IS NULL THEN ', and has a free place'
+                            CASE WHEN worst.ids IS NULL THEN ' although it has a free place'
                                  ELSE format(' behind dead message %s (%s)', worst.ids[1], worst.result) END, counted.groups) END,
            CASE WHEN worst.age > waiting_for THEN
                CASE WHEN worst.ids IS NULL THEN 'SELECT messages.upkeep()'
                     WHEN worst.result IN ('failed', 'lock_expired') THEN
-                        format('SELECT * FROM messages.requeue_dead(%L, ids => %L) -- or go on without it: SELECT messages.dismiss_dead(%1$L, ''why'', ids => %2$L)', worst.queue_name, worst.ids)
-                    ELSE format('SELECT messages.dismiss_dead(%L, ''its group goes on without it'', ids => %L) -- or requeue it with another body: messages.requeue_dead', worst.queue_name, worst.ids) END END
+                        format('SELECT * FROM messages.requeue_dead(%L, ids => %L) -- or continue without it: SELECT messages.dismiss_dead(%1$L, ''why'', ids => %2$L)', worst.queue_name, worst.ids)
+                    ELSE format('SELECT messages.dismiss_dead(%L, ''its group continues without it'', ids => %L) -- or requeue it with another body: messages.requeue_dead', worst.queue_name, worst.ids) END END
       FROM (SELECT count(*) AS groups FROM stopped) counted
       LEFT JOIN LATERAL (SELECT * FROM stopped s ORDER BY s.age DESC LIMIT 1) worst ON true
 $$;
 COMMENT ON FUNCTION messages.health_groups(interval, integer) IS
-    'A check of health(). Which group with messages cannot go on: a dead message blocks it, or nobody lets the next message in although its place is free. The fix requeues what failed, and dismisses what was rejected or expired. Looks at so many groups of a queue at most.';
+    'A check of health(). Which group is blocked: by a dead message, or because nobody lets the next message in although its place is free. The fix requeues what failed, and dismisses what was rejected or expired. Looks at so many groups of a queue at most.';

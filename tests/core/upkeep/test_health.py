@@ -936,7 +936,7 @@ def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, que
 
 
 @pytest.mark.parametrize("result", ["failed", "rejected"])
-def test_a_group_behind_a_dead_message_is_named_and_goes_on_after_the_fix(
+def test_a_group_behind_a_dead_message_is_named_and_continues_after_the_fix(
     conn: Connection, queue: Callable[..., str], result: str
 ) -> None:
     first, second = run(conn, verbs.publish_batch(queue("orders"), [1, 2], group_keys=["o'clock"] * 2))
@@ -948,16 +948,16 @@ def test_a_group_behind_a_dead_message_is_named_and_goes_on_after_the_fix(
     assert check(conn, "groups").severity == "ok"
     found = check(conn, "groups", waiting_for=AT_ONCE)
     assert found.severity == "warning"
-    named = rf"group 'o''clock' of queue orders waits for 00:00:\d\d behind dead message {first} \({result}\)"
-    assert re.fullmatch(rf"{named}; groups that wait so: 1", found.finding)
+    named = rf"group 'o''clock' of queue orders has waited for 00:00:\d\d behind dead message {first} \({result}\)"
+    assert re.fullmatch(rf"{named}; blocked groups: 1", found.finding)
     fix(conn, found.fix)
     (leased,) = run(conn, verbs.lease("orders"))
-    assert check(conn, "groups", waiting_for=AT_ONCE).finding == "each group with messages can go on"
+    assert check(conn, "groups", waiting_for=AT_ONCE).finding == "no group is blocked"
     assert (leased.id == second) == (result == "rejected")
     assert (leased.id > second) == (result == "failed")
 
 
-def test_a_group_is_not_named_while_somebody_decides_about_its_dead_message(
+def test_a_group_is_not_named_while_somebody_repairs_its_dead_message(
     conn: Connection, queue: Callable[..., str]
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), [1, 2], group_keys=["a"] * 2))
@@ -976,7 +976,8 @@ def test_a_group_that_waits_though_it_has_a_place_is_named_and_the_upkeep_lets_i
     conn.execute("DELETE FROM messages.message WHERE message = '1'")
     found = check(conn, "groups", waiting_for=AT_ONCE)
     assert found.severity == "warning"
-    assert re.fullmatch(r"group 'a' of queue orders waits for .*, and has a free place; groups .*: 1", found.finding)
+    named = "group 'a' of queue orders has waited for .* although it has a free place; blocked groups: 1"
+    assert re.fullmatch(named, found.finding)
     until(lambda: fix(conn, found.fix) or check(conn, "groups", waiting_for=AT_ONCE).severity == "ok")
     assert [leased.body for leased in run(conn, verbs.lease("orders"))] == [2]
 
