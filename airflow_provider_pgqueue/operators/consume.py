@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -36,7 +36,7 @@ from airflow_provider_pgqueue.core.quantity import deaths_text, quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, name_of, task_of
-from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
+from airflow_provider_pgqueue.tasks.waiting import WaitingTask
 from airflow_provider_pgqueue.triggers.message import PgQueueConsumerTrigger
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class PgQueueConsumeOperator(WaitingTask):
         give_up_after: int | None = 100,
         on_error: ErrorRules | None = None,
         fail_on_failed: float | None = 1,
-        **kwargs: Unpack[WaitingArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.apply_function = apply_function

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_provider_pgqueue.core import argument, verbs
 from airflow_provider_pgqueue.core.argument import Rule, duration, json_object, one_of, optional, text, whole
@@ -12,9 +12,9 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.dispatch.dispatch import CONF, end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.tasks.telemetry import name_of
-from airflow_provider_pgqueue.tasks.waiting import WaitingArguments, WaitingTask
+from airflow_provider_pgqueue.tasks.waiting import WaitingTask
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class PgQueueDispatchOperator(WaitingTask):
         "on_failure": one_of("retry", "fail"),
         "lease_for": duration(timedelta(minutes=1), timedelta(hours=12)),
     }
-    idle_without: ClassVar[Mapping[str, str]] = {**WaitingTask.idle_without, "group_by": "batch_size"}
     waits_for = "an end of runs, or messages of"
 
     def __init__(
@@ -83,7 +82,7 @@ class PgQueueDispatchOperator(WaitingTask):
         on_failure: Literal["retry", "fail"] = "retry",
         conf: Mapping[str, Any] | None = None,
         lease_for: Duration = timedelta(hours=6),
-        **kwargs: Unpack[WaitingArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.trigger_dag_id = trigger_dag_id
@@ -98,6 +97,8 @@ class PgQueueDispatchOperator(WaitingTask):
     def check_written(self) -> None:
         """Check the arguments as they were written; with the DAG of the task, if it is known yet."""
         super().check_written()
+        if self.batch_size == 1:
+            self._check_idle("batch_size", group_by=None)
         if self.has_dag():  # type: ignore[no-untyped-call]
             self._check_target(self.dag.dag_id)
 
@@ -173,7 +174,7 @@ class PgQueueReconcileOperator(QueueTask):
         *,
         queue_name: str | None = None,
         trigger_dag_id: str | None = None,
-        **kwargs: Unpack[TaskArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import XComArg
 
@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call_without
 from airflow_provider_pgqueue.core.json_text import all_to_json
-from airflow_provider_pgqueue.tasks.publish import BATCH_RULES, PublishArguments, PublishTask
+from airflow_provider_pgqueue.tasks.publish import BATCH_RULES, PublishTask
 from airflow_provider_pgqueue.tasks.rows import QueryRows, names_file, text_of_file
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PgQueuePublishOperator(PublishTask):
         messages: Messages | None = None,
         batch_size: int = 1000,
         one_transaction: bool = True,
-        **kwargs: Unpack[PublishArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.message = message
@@ -155,7 +155,7 @@ class PgQueuePublishQueryOperator(PublishTask):
         sql_conn_id: str | None = None,
         batch_size: int = 1000,
         one_transaction: bool = True,
-        **kwargs: Unpack[PublishArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.sql = sql

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
@@ -29,7 +29,7 @@ from airflow_provider_pgqueue.core.repair.repair import RULES, check_chosen
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.tasks.telemetry import record_remedies, task_of
 
 if TYPE_CHECKING:
@@ -137,7 +137,6 @@ class PgQueueRequeueOperator(QueueTask):
         "until": optional(argument.moment_or_text),
         "fail_on": _outcomes,
     }
-    idle_without: ClassVar[Mapping[str, str]] = {"stop_when_failing": "canary", "canary_wait": "canary"}
 
     def __init__(
         self,
@@ -163,7 +162,7 @@ class PgQueueRequeueOperator(QueueTask):
         delay: Duration = timedelta(0),
         fail_on: Sequence[str] = ("stopped", "unknown"),
         dry_run: bool = False,
-        **kwargs: Unpack[TaskArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
@@ -200,6 +199,8 @@ class PgQueueRequeueOperator(QueueTask):
     def check_written(self) -> None:
         """Check the arguments as they were written."""
         super().check_written()
+        if self.canary == 0:
+            self._check_idle("canary", stop_when_failing=10.0, canary_wait=timedelta(minutes=10))
         check_chosen(self.queue_name, self.ids, self.cause, self.fingerprints, self.reference)
         if not {"since", "until"} & self._made_later:
             self._check_times()

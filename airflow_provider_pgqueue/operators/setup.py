@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_pgqueue.core.argument import Rule
 from airflow_provider_pgqueue.core.installation import RULES, Users
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -47,7 +47,7 @@ class PgQueueSetupOperator(QueueTask):
         grants: Mapping[str, Users] | None = None,
         queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
         dry_run: bool = False,
-        **kwargs: Unpack[TaskArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queues = queues

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, truth
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.tasks.telemetry import record_status
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PgQueueUpkeepOperator(QueueTask):
         *,
         skip_if_pg_cron: bool = False,
         with_metrics: bool = False,
-        **kwargs: Unpack[TaskArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.skip_if_pg_cron = skip_if_pg_cron

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.doorbell import DoorbellArguments, DoorbellSensor
+from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
     trigger_class = PgQueueDeadMessageTrigger
     waits_for = "dead messages of"
 
-    def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Unpack[DoorbellArguments]) -> None:
+    def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.results = results
         self.check_written()

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Required, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.triggers.base import StartTriggerArgs
@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor, SensorArguments
+from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES
@@ -29,17 +29,6 @@ from airflow_provider_pgqueue.triggers.watch import Doorbell
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-
-class DoorbellArguments(SensorArguments, total=False):
-    """The arguments of a `DoorbellSensor`."""
-
-    queue_name: Required[str]
-    poll_interval: Duration
-    deferrable: bool
-    start_from_trigger: bool | None
-    poke_interval: Duration | None
-    retries: int | None
 
 
 class DoorbellSensor(ObjectSensor):
@@ -88,7 +77,7 @@ class DoorbellSensor(ObjectSensor):
         poke_interval: Duration | None = None,
         max_wait: Duration | None = None,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Unpack[SensorArguments],
+        **kwargs: Any,
     ) -> None:
         # Before the base class uses them.
         check({**kwargs, "max_wait": max_wait}, {"timeout": SENSOR_TIMEOUT, "max_wait": MESSAGE_RULES["max_wait"]})

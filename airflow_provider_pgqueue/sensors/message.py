@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar
 
 from airflow_provider_pgqueue.core.argument import Rule
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.sensors.doorbell import DoorbellArguments, DoorbellSensor
+from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES, PgQueueMessageTrigger
 
 
@@ -24,15 +24,16 @@ class PgQueueMessageSensor(DoorbellSensor):
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, **MESSAGE_RULES}
     trigger_class = PgQueueMessageTrigger
-    idle_without: ClassVar[Mapping[str, str]] = {"max_wait": "min_messages"}
 
     def __init__(
         self,
         *,
         min_messages: int = 1,
         max_wait: Duration | None = None,
-        **kwargs: Unpack[DoorbellArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(max_wait=max_wait, **kwargs)
         self.min_messages = min_messages
         self.check_written()
+        if self.min_messages == 1:
+            self._check_idle("min_messages", max_wait=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, XComArg
 
@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor, SensorArguments
+from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.outcome import OUTCOME_RULES, PgQueueOutcomeTrigger
@@ -96,7 +96,6 @@ class PgQueueOutcomeSensor(ObjectSensor):
         "poll_interval": POLL_INTERVAL,
         "deferrable": truth,
     }
-    idle_without: ClassVar[Mapping[str, str]] = {"expected": "reference", "queue_name": "reference"}
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class PgQueueOutcomeSensor(ObjectSensor):
         poll_interval: Duration = 5.0,
         deferrable: bool = True,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Unpack[SensorArguments],
+        **kwargs: Any,
     ) -> None:
         # Before the base class uses them.
         check({**kwargs, "poll_interval": poll_interval}, {"timeout": SENSOR_TIMEOUT, "poll_interval": POLL_INTERVAL})
@@ -132,6 +131,8 @@ class PgQueueOutcomeSensor(ObjectSensor):
             raise InvalidArgument("ids and reference are both given, or neither", "Give one of them.")
         if self.reference is not None and self.expected is None:
             raise InvalidArgument("reference is given, and expected is None", "Say how many messages there must be.")
+        if self.reference is None:
+            self._check_idle("reference", expected=None, queue_name=None)
 
     def pre_execute(self, context: Any) -> None:
         """Check what templates and other tasks made; read the results of a mapped task, which come one by one."""

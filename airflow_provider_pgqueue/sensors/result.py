@@ -13,8 +13,7 @@ from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core.argument import duration
-from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.tasks.task import CommonArguments, QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
 if TYPE_CHECKING:
@@ -39,17 +38,6 @@ class SensorResult(PlainXComArg):
         text = super().resolve(context)
         found = json.loads(text) if isinstance(text, str) else text
         return found[self.part] if self.part is not None and isinstance(found, dict) else found
-
-
-class SensorArguments(CommonArguments, total=False):
-    """The arguments of Airflow's `BaseSensorOperator`, but for those that a class of ours has itself."""
-
-    timeout: Duration | None
-    soft_fail: bool
-    mode: str
-    exponential_backoff: bool
-    silent_fail: bool
-    never_fail: bool
 
 
 class ObjectSensor(QueueTask, BaseSensorOperator):

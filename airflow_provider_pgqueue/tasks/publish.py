@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
 
@@ -33,9 +33,9 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
+from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.tasks.telemetry import headers_of, record_published, task_of
 
 if TYPE_CHECKING:
@@ -46,13 +46,6 @@ _LONGEST_KEY: Final = 255  # characters
 # A text, because None means no key and the default has to survive the serialization of the DAG.
 _OF_THE_TASK: Final = "<the task's identity>"
 BATCH_RULES: Final[Mapping[str, Rule]] = {"batch_size": whole(1, 100_000), "one_transaction": truth}
-
-
-class PublishArguments(Options, TaskArguments, total=False):
-    """The arguments of a `PublishTask`."""
-
-    queue_name: Required[str]
-    origin: bool
 
 
 class PublishTask(QueueTask):
@@ -129,7 +122,7 @@ class PublishTask(QueueTask):
         dedup_key: str | None = _OF_THE_TASK,
         dedup_window: Duration | None = None,
         on_conflict: str = "skip",
-        **kwargs: Unpack[TaskArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name

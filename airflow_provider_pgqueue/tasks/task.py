@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
-from difflib import get_close_matches
-from functools import cache
-from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
-from airflow.sdk.bases.operator import BaseOperatorMeta
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts, text
@@ -23,13 +19,7 @@ from airflow_provider_pgqueue.tasks.lineage import QueueLineage
 from airflow_provider_pgqueue.tasks.links import PgQueueLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG, Context, TaskGroup
-    from airflow.sdk.bases.operator import TaskPostExecuteHook, TaskPreExecuteHook
-    from airflow.sdk.definitions._internal.abstractoperator import TaskStateChangeCallback
-    from airflow.sdk.definitions.retry_policy import RetryPolicy
-    from airflow.sdk.types import WeightRuleParam
-
-    Callbacks = TaskStateChangeCallback | Collection[TaskStateChangeCallback] | None
+    from airflow.sdk import Context
 
 _SOON = timedelta(seconds=5)
 _LATEST = timedelta(minutes=5)
@@ -40,98 +30,7 @@ AT_LEAST_ONE: Final[int] = max(1, BaseOperator.retries or 0)
 """Retries of tasks that lease or wait: `[core] default_task_retries` of Airflow's configuration, but not none."""
 
 
-class CommonArguments(TypedDict, total=False):
-    """The arguments of all our tasks, but for `retries`, which has another default in some classes."""
-
-    pgqueue_conn_id: str
-    task_id: Required[str]
-    allow_nested_operators: bool
-    dag: DAG | None
-    default_args: dict[str, Any] | None
-    depends_on_past: bool
-    do_xcom_push: bool
-    doc: str | None
-    doc_json: str | None
-    doc_md: str | None
-    doc_rst: str | None
-    doc_yaml: str | None
-    email: str | Sequence[str] | None
-    email_on_failure: bool
-    email_on_retry: bool
-    end_date: datetime | None
-    execution_timeout: timedelta | None
-    executor: str | None
-    executor_config: dict[str, Any] | None
-    ignore_first_depends_on_past: bool
-    inlets: Any
-    logger_name: str | None
-    map_index_template: str | None
-    max_active_tis_per_dag: int | None
-    max_active_tis_per_dagrun: int | None
-    max_retry_delay: timedelta | float | None
-    multiple_outputs: bool
-    on_execute_callback: Callbacks
-    on_failure_callback: Callbacks
-    on_retry_callback: Callbacks
-    on_skipped_callback: Callbacks
-    on_success_callback: Callbacks
-    outlets: Any
-    owner: str
-    params: MutableMapping[str, Any] | None
-    pool: str | None
-    pool_slots: int
-    post_execute: TaskPostExecuteHook | None
-    pre_execute: TaskPreExecuteHook | None
-    priority_weight: int
-    queue: str
-    render_template_as_native_obj: bool | None
-    resources: dict[str, Any] | None
-    retry_delay: timedelta | float
-    retry_exponential_backoff: float
-    retry_policy: RetryPolicy | None
-    run_as_user: str | None
-    start_date: datetime | None
-    task_display_name: str | None
-    task_group: TaskGroup | None
-    trigger_rule: str
-    wait_for_downstream: bool
-    wait_for_past_depends_before_skipping: bool
-    weight_rule: WeightRuleParam
-
-
-class TaskArguments(CommonArguments, total=False):
-    """The arguments of all our tasks: the connection, and those of Airflow's `BaseOperator`."""
-
-    retries: int | None
-
-
-class TaskClass(BaseOperatorMeta):
-    """Refuses what a DAG gives to a task by a wrong name, or where it does nothing.
-
-    Before Airflow does: it would say of a misspelled name only that the right one is missing.
-    """
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return the task."""
-        takes = _arguments_of(cls)
-        if unknown := next((name for name in kwargs if name not in takes and not name.startswith("_airflow")), None):
-            meant = get_close_matches(unknown, takes, n=1, cutoff=0.7)
-            raise InvalidArgument(
-                f"{cls.__name__} has no argument {unknown!r}",
-                f"Did you mean {meant[0]}?" if meant else "See its arguments in the reference of Airflow's classes.",
-            )
-        task = super().__call__(*args, **kwargs)
-        for name, other in cls.idle_without.items():  # type: ignore[attr-defined]
-            # In default_args it is for others too.
-            if kwargs.get(name) is not None and getattr(task, other) == takes[other]:
-                raise InvalidArgument(
-                    f"{name} is given, and does nothing while {other} is {takes[other]!r}",
-                    f"Give {other} too, or leave {name} out.",
-                )
-        return task
-
-
-class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
+class QueueTask(QueueLineage, BaseOperator):
     """A task that uses the queue.
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: during Airflow's
@@ -143,8 +42,6 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
 
     rules: ClassVar[Mapping[str, Rule]] = {"pgqueue_conn_id": text}
     """By the names of the arguments."""
-    idle_without: ClassVar[Mapping[str, str]] = {}
-    """Arguments that do nothing, and the argument without which, at its default, they do nothing."""
     waits_for: str = "messages of"
     """What of a queue the task waits for."""
     operator_extra_links = (PgQueueLink(),)
@@ -159,16 +56,18 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         retry_delay: timedelta | float = _SOON,
         retry_exponential_backoff: float = DOUBLED,
         max_retry_delay: timedelta | float | None = _LATEST,
-        # Also those of Airflow's sensors and of Spark: each class that a DAG names says which it takes.
+        default_args: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             retry_delay=retry_delay,
             retry_exponential_backoff=retry_exponential_backoff,
             max_retry_delay=max_retry_delay,
+            default_args=default_args,
             **kwargs,
         )
         self.pgqueue_conn_id = pgqueue_conn_id
+        self._defaults = frozenset(default_args or ())
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
         super()._do_render_template_fields(*args, **kwargs)
@@ -231,17 +130,20 @@ class QueueTask(QueueLineage, BaseOperator, metaclass=TaskClass):
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""
         self._made_later = check_arguments(self._given(), self.rules, self.template_fields)
 
+    def _check_idle(self, other: str, **defaults: Any) -> None:
+        """Raise for an argument without its default, which does nothing because `other` is as it is."""
+        for name, default in defaults.items():
+            # In default_args of the DAG it is for other tasks too.
+            if getattr(self, name) != default and name not in self._defaults:
+                raise InvalidArgument(
+                    f"{name} is given, and does nothing while {other} is {getattr(self, other)!r}",
+                    f"Give {other} too, or leave {name} out.",
+                )
+
     def _given(self) -> dict[str, Any]:
         """Return the arguments that have rules."""
         # BaseOperator has a method of the name dry_run.
         return {name: getattr(self, "is_dry_run" if name == "dry_run" else name) for name in self.rules}
-
-
-@cache
-def _arguments_of(kind: type) -> dict[str, Any]:
-    """Return the arguments that an operator takes, its own and those of its bases, with their defaults."""
-    makers = [base.__dict__["__init__"] for base in reversed(kind.__mro__) if "__init__" in base.__dict__]
-    return {name: one.default for make in makers for name, one in signature(make).parameters.items()}
 
 
 def _timed_out(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:

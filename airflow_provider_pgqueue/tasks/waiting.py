@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Required, Unpack
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, WAIT_TIMEOUT, Rule, optional, truth
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
-from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, CommonArguments, QueueTask, TaskArguments
+from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
-
-
-class WaitingArguments(TaskArguments, total=False):
-    """The arguments of a `WaitingTask`."""
-
-    queue_name: Required[str]
-    wait_for_messages: bool
-    wait_timeout: Duration | None
-    poll_interval: Duration
 
 
 class WaitingTask(QueueTask):
@@ -43,11 +34,6 @@ class WaitingTask(QueueTask):
         "poll_interval": POLL_INTERVAL,
     }
 
-    idle_without: ClassVar[Mapping[str, str]] = {
-        "wait_timeout": "wait_for_messages",
-        "poll_interval": "wait_for_messages",
-    }
-
     def __init__(
         self,
         *,
@@ -56,13 +42,19 @@ class WaitingTask(QueueTask):
         wait_timeout: Duration | None = None,
         poll_interval: Duration = 30.0,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Unpack[CommonArguments],
+        **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, **kwargs)
         self.queue_name = queue_name
         self.wait_for_messages = wait_for_messages
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written, also those that only a wait needs."""
+        super().check_written()
+        if not self.wait_for_messages:
+            self._check_idle("wait_for_messages", wait_timeout=None, poll_interval=30.0)
 
     @abstractmethod
     def _trigger(self, ring_after: float) -> BaseTrigger:

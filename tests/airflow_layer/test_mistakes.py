@@ -20,7 +20,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, TaskGroup, task
 
 from airflow_provider_pgqueue.assets.pgqueue import create_asset, queue_of
 from airflow_provider_pgqueue.core import InvalidArgument, InvalidMessage, verbs
@@ -409,25 +409,31 @@ def test_the_default_number_of_retries_is_that_of_airflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "said"),
+    ("kind", "given"),
     [
-        (
-            PgQueueConsumeOperator,
-            {"apply_funktion": print},
-            "argument 'apply_funktion'. Did you mean apply_function",
-        ),
-        (PgQueueMessageSensor, {"min_message": 1}, "no argument 'min_message'. Did you mean min_messages"),
-        (PgQueueSetupOperator, {"zzz": 1}, "PgQueueSetupOperator has no argument 'zzz'. See its arguments"),
+        (PgQueueConsumeOperator, {"apply_function": print, "batch_sise": 5}),
+        (PgQueuePublishOperator, {"message": 1, "topik": "eu"}),
+        (PgQueueDispatchOperator, {"trigger_dag_id": "pack", "pol": "slow"}),
+        (PgQueueMessageSensor, {"min_message": 1}),
+        (PgQueueRequeueOperator, {"fuction": print}),
+        (PgQueueSetupOperator, {"zzz": 1}),
     ],
 )
-def test_an_argument_that_an_operator_does_not_have_is_a_sentence_with_the_one_that_was_meant(
-    kind: type[Any], given: dict[str, Any], said: str
+def test_an_argument_that_a_task_does_not_have_is_refused_by_airflow_when_the_dag_is_parsed(
+    kind: type[Any], given: dict[str, Any]
 ) -> None:
     queue_name = {} if kind is PgQueueSetupOperator else {"queue_name": "orders"}
-    with pytest.raises(InvalidArgument, match=said):
+    *_, unknown = given
+    with pytest.raises(TypeError, match=rf"Invalid arguments were passed to {kind.__name__} \(task_id: t\)") as error:
         kind(task_id="t", **queue_name, **given)
-    with DAG("d", schedule=None, default_args={"retries": 2, "owner": "me"}):
-        assert PgQueueConsumeOperator(task_id="t", queue_name="orders", apply_function=print).retries == 2
+    assert str(error.value).endswith(f"{{{unknown!r}: {given[unknown]!r}}}")
+    with DAG("d", schedule=None, default_args={unknown: 1, "retries": 2, "owner": "me"}):
+        assert kind(task_id="t", **queue_name, **{n: v for n, v in given.items() if n != unknown}).retries == 2
+
+
+def test_an_argument_that_is_needed_and_missing_is_named_by_airflow() -> None:
+    with pytest.raises(TypeError, match=r"^missing keyword argument 'queue_name'"):
+        PgQueueConsumeOperator(task_id="t", queue_nam="orders", apply_function=print)
 
 
 @pytest.mark.parametrize(
@@ -447,6 +453,9 @@ def test_an_argument_that_would_do_nothing_is_refused(kind: Any, given: dict[str
         kind(task_id="t", queue_name="orders", **given)
     with DAG("d", schedule=None, default_args=given):
         kind(task_id="t", queue_name="orders")
+        with TaskGroup("g", default_args=given):
+            kind(task_id="t", queue_name="orders")
+    kind(task_id="t", queue_name="orders", default_args=given)
 
 
 # What is green only if it did something -------------------------------------------------------------------------------
