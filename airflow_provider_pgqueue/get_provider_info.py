@@ -53,7 +53,7 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": f"{_PACKAGE}.assets.pgqueue.convert_asset_to_openlineage",
             }
         ],
-        "extra-links": [f"{_PACKAGE}.tasks.links.PgQueueLink"],
+        "extra-links": [f"{_PACKAGE}.task.PgQueueLink"],
         "notifications": [f"{_PACKAGE}.notifications.pgqueue.PgQueueNotifier"],
         "connection-types": [_connection_type()],
         "config": {"pgqueue": _config()},

@@ -65,7 +65,7 @@ from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger

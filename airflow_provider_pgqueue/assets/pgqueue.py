@@ -59,7 +59,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> OpenLine
     """Return the dataset that OpenLineage knows the queue by, which is that of our operators."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
-    from airflow_provider_pgqueue.tasks.lineage import place_of
+    from airflow_provider_pgqueue.telemetry.lineage import place_of
 
     found = queue_of(asset.uri)
     place, database = place_of(found["pgqueue_conn_id"])

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.dispatch import dag_runs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.telemetry import record_dispatches
+from airflow_provider_pgqueue.telemetry.telemetry import record_dispatches
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -22,8 +22,8 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import check_arguments
-from airflow_provider_pgqueue.tasks.telemetry import NAMES, task_of
+from airflow_provider_pgqueue.task import check_arguments
+from airflow_provider_pgqueue.telemetry.telemetry import NAMES, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

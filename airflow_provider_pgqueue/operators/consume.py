@@ -35,8 +35,8 @@ from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import deaths_text, quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, name_of, task_of
-from airflow_provider_pgqueue.tasks.waiting import WaitingTask
+from airflow_provider_pgqueue.task import WaitingTask
+from airflow_provider_pgqueue.telemetry.telemetry import ConsumerTelemetry, name_of, task_of
 from airflow_provider_pgqueue.triggers.message import PgQueueConsumerTrigger
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.dispatch.dispatch import CONF, end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask
-from airflow_provider_pgqueue.tasks.telemetry import name_of
-from airflow_provider_pgqueue.tasks.waiting import WaitingTask
+from airflow_provider_pgqueue.task import QueueTask, WaitingTask
+from airflow_provider_pgqueue.telemetry.telemetry import name_of
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 
 if TYPE_CHECKING:

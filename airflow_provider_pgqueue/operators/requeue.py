@@ -29,8 +29,8 @@ from airflow_provider_pgqueue.core.repair.repair import RULES, check_chosen
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask
-from airflow_provider_pgqueue.tasks.telemetry import record_remedies, task_of
+from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.telemetry.telemetry import record_remedies, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

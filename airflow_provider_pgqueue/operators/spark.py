@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.core.argument import Rule, check_names, json_objec
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.task import QueueTask
 
 try:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

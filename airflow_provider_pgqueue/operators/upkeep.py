@@ -11,8 +11,8 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, truth
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.task import QueueTask
-from airflow_provider_pgqueue.tasks.telemetry import record_status
+from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.telemetry.telemetry import record_status
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

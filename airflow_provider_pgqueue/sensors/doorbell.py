@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor
-from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
+from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES
 from airflow_provider_pgqueue.triggers.watch import Doorbell

@@ -13,7 +13,7 @@ from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core.argument import duration
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.dispatch.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.telemetry import record_dispatches
+from airflow_provider_pgqueue.telemetry.telemetry import record_dispatches
 from airflow_provider_pgqueue.triggers.doorbell import TriggerArguments
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger

@@ -37,7 +37,7 @@ from airflow_provider_pgqueue.core.listener import Listener
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.tasks.telemetry import record_doorbell
+from airflow_provider_pgqueue.telemetry.telemetry import record_doorbell
 from airflow_provider_pgqueue.triggers.waiter import Waiter
 from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, Doorbell, Rings, Watch
 

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
-from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, record_dispatches
+from airflow_provider_pgqueue.telemetry.telemetry import ConsumerTelemetry, record_dispatches
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 

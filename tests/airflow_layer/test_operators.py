@@ -46,7 +46,7 @@ from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
-from airflow_provider_pgqueue.tasks.task import DOUBLED
+from airflow_provider_pgqueue.task import DOUBLED
 from tests.airflow_layer.airflow_versions import (
     AIRFLOW,
     AirflowException,

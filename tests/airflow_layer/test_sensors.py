@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
-from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from tests.airflow_layer.airflow_versions import (

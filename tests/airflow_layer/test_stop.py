@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core.consumer.loop import Loop
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.tasks.telemetry import task_of
+from airflow_provider_pgqueue.telemetry.telemetry import task_of
 from tests.airflow_layer.airflow_versions import AirflowException, AirflowFailException
 from tests.waiting import PATIENCE, until
 

@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator
 from tools import ROOT
 
 PAGE: Final[Path] = ROOT / "docs" / "reference" / "airflow.md"
-_ALL_TASKS: Final = {"QueueTask", "QueueLineage"}  # what these say of all tasks stands once, at the top of the page
+_ALL_TASKS: Final = {"QueueTask"}  # what these say of all tasks stands once, at the top of the page
 _ON_TOP: Final = {"pgqueue_conn_id"}  # which each of them takes
 _SECTION: Final = re.compile(r"^<!-- (?P<name>airflow_provider_pgqueue[\w.]+) -->\n.*?^<!-- end -->$", re.M | re.S)
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n[ ]+.*)*)", re.M)

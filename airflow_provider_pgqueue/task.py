@@ -1,25 +1,45 @@
-"""What all our tasks have in common: arguments that are checked where they are written, and retries that come soon."""
+"""The bases of our tasks: arguments that are checked where they are written, retries that come soon, and waiting."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import quote
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowSkipException,
+    BaseOperator,
+    BaseOperatorLink,
+    conf,
+)
+from airflow.triggers.base import BaseTrigger
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, check, only_texts, text
-from airflow_provider_pgqueue.core.duration import as_timedelta
+from airflow_provider_pgqueue.core import argument, verbs
+from airflow_provider_pgqueue.core.argument import (
+    POLL_INTERVAL,
+    WAIT_TIMEOUT,
+    Rule,
+    check,
+    only_texts,
+    optional,
+    text,
+    truth,
+)
+from airflow_provider_pgqueue.core.duration import Duration, as_timedelta, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.tasks.lineage import QueueLineage
-from airflow_provider_pgqueue.tasks.links import PgQueueLink
+from airflow_provider_pgqueue.telemetry.lineage import lineage_of
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+    from airflow.sdk.types import TaskInstanceKey
 
 _SOON = timedelta(seconds=5)
 _LATEST = timedelta(minutes=5)
@@ -30,7 +50,23 @@ AT_LEAST_ONE: Final[int] = max(1, BaseOperator.retries or 0)
 """Retries of tasks that lease or wait: `[core] default_task_retries` of Airflow's configuration, but not none."""
 
 
-class QueueTask(QueueLineage, BaseOperator):
+class PgQueueLink(BaseOperatorLink):
+    """Leads from a task to its message if it has exactly one, else to its queue; Airflow asks when the task ends."""
+
+    name = "Messages"
+
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
+        """Return the address, or an empty one for a task that names no queue."""
+        base_url: str = conf.get("api", "base_url", fallback="")
+        root = f"{base_url.rstrip('/')}/pgqueue"
+        ids: Sequence[int] = getattr(operator, "message_ids", ())
+        queue_name: str | None = getattr(operator, "queue_name", None)
+        if len(ids) == 1:
+            return f"{root}/messages/{ids[0]}"
+        return f"{root}/queues/{quote(queue_name, safe='')}" if queue_name else ""
+
+
+class QueueTask(BaseOperator):
     """A task that uses the queue.
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: during Airflow's
@@ -44,6 +80,10 @@ class QueueTask(QueueLineage, BaseOperator):
     """By the names of the arguments."""
     waits_for: str = "messages of"
     """What of a queue the task waits for."""
+    reads_queue: ClassVar[bool] = False
+    writes_queue: ClassVar[bool] = False
+    lineage_rows: int | None = None
+    """How many messages the task wrote, once it has."""
     operator_extra_links = (PgQueueLink(),)
     message_ids: Sequence[int] = ()
     """The messages that the link of the task is about, once it knows them."""
@@ -140,10 +180,78 @@ class QueueTask(QueueLineage, BaseOperator):
                     f"Give {other} too, or leave {name} out.",
                 )
 
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the datasets of the task; at its end, when OpenLineage asks again, also how many messages it wrote."""
+        return lineage_of(
+            self.pgqueue_conn_id,
+            getattr(self, "queue_name", None),
+            reads=self.reads_queue,
+            writes=self.writes_queue,
+            rows=self.lineage_rows,
+            sql=getattr(self, "sql", None),
+        )
+
     def _given(self) -> dict[str, Any]:
         """Return the arguments that have rules."""
         # BaseOperator has a method of the name dry_run.
         return {name: getattr(self, "is_dry_run" if name == "dry_run" else name) for name in self.rules}
+
+
+class WaitingTask(QueueTask):
+    """Handles the ready messages of a queue; if there are none, it may wait in the triggerer, without a worker slot.
+
+    :param queue_name: the queue.
+    :param wait_for_messages: when there is nothing to do, wait in the triggerer.
+    :param wait_timeout: fail the task when a wait takes longer. Airflow's `execution_timeout` does not: it ends only
+        what runs in a worker, and a deferred task does not.
+    :param poll_interval: the time between two looks while waiting when no notification arrives.
+    """
+
+    reads_queue = True
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **QueueTask.rules,
+        "queue_name": argument.queue_name,
+        "wait_for_messages": truth,
+        "wait_timeout": optional(WAIT_TIMEOUT),
+        "poll_interval": POLL_INTERVAL,
+    }
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        wait_for_messages: bool = False,
+        wait_timeout: Duration | None = None,
+        poll_interval: Duration = 30.0,
+        retries: int | None = AT_LEAST_ONE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.queue_name = queue_name
+        self.wait_for_messages = wait_for_messages
+        self.wait_timeout = wait_timeout
+        self.poll_interval = poll_interval
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written, also those that only a wait needs."""
+        super().check_written()
+        if not self.wait_for_messages:
+            self._check_idle("wait_for_messages", wait_timeout=None, poll_interval=30.0)
+
+    @abstractmethod
+    def _trigger(self, ring_after: float) -> BaseTrigger:
+        """Return the trigger that waits; it rings after so many seconds at the earliest."""
+
+    def _wait(self, fruitless: int) -> None:
+        """Defer, after this many waits that ended with nothing to do."""
+        # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.
+        longest = max(seconds(self.poll_interval), SAFE_TO_RESUME)
+        self.defer(
+            trigger=self._trigger(min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest)),
+            method_name="execute_complete",
+            kwargs={"fruitless": fruitless + 1},
+            timeout=None if self.wait_timeout is None else as_timedelta(self.wait_timeout),
+        )
 
 
 def _timed_out(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:

@@ -1,1 +1,0 @@
-"""What our operators, sensors and triggers share: the base of all tasks, and what several of them do."""

@@ -1,0 +1,1 @@
+"""What Airflow's metrics, traces and OpenLineage learn of the queue."""
