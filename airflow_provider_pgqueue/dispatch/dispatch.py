@@ -1,58 +1,31 @@
-"""Messages that DAG runs finish: what their tasks get, and how the queue learns what became of the runs."""
+"""Hands messages over to DAG runs, and compares the dispatches with what became of the runs."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.errors import InUse
-from airflow_provider_pgqueue.core.message import Dispatch, Message
+from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.dispatch import dag_runs
+from airflow_provider_pgqueue.dispatch import runs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.telemetry.telemetry import record_dispatches
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 log = logging.getLogger(__name__)
 
 CONF: Final = "pgqueue"
 """The key of a run's `conf` under which its messages are named."""
 _NEEDED: Final = ("open_dispatches", "start_dispatch", "extend_dispatches", "end_dispatch")
-
-
-def get_messages(
-    context: Context, *, ids: Iterable[int] | None = None, pgqueue_conn_id: str = PgQueueHook.default_conn_name
-) -> list[Message]:
-    """Return the messages of the DAG run that a `PgQueueDispatchOperator` started, in any of its tasks.
-
-    The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
-    archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
-    finished, they come from the archive. Left out
-    are messages that another run has or has finished, and those that were cancelled.
-
-    :param context: that of the task.
-    :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
-    :param pgqueue_conn_id: the connection of the dispatcher. Never take it from a `conf`, which whoever triggers a run
-        writes.
-
-    Raises DispatchNotFound in a run that no dispatcher started, and, with the name of who has them, in one of whose
-    messages none is left.
-    """
-    dag_run = context["dag_run"]
-    messages = PgQueueHook(pgqueue_conn_id).run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
-    wanted = None if ids is None else set(ids)
-    return [message for message in messages if wanted is None or message.id in wanted]
 
 
 def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -76,14 +49,14 @@ def hand_over(
         require(conn, (opening.function, *_NEEDED), queue_name)
         done, unstarted = reconcile(conn, queue_name, dag_id)
         try:
-            if dag_runs.is_paused(dag_id):
+            if runs.is_paused(dag_id):
                 log.warning("DAG %s is paused: it gets no messages of queue %s", dag_id, queue_name)
                 return done
             unstarted = _renew(conn, unstarted, done)
             look_at = monotonic() + TUNING.look_at_started_every
             while unstarted or (unstarted := run(conn, opening)):
                 first = unstarted[0]
-                dag_runs.start_run(dag_id, first.run_id, conf_of(first, conf))
+                runs.start_run(dag_id, first.run_id, conf_of(first, conf))
                 run(conn, verbs.start_dispatch(first.dispatch_id))
                 done["started"] += 1
                 del unstarted[0]
@@ -93,7 +66,7 @@ def hand_over(
                     done += ended
                     unstarted = _renew(conn, left, done)
                     look_at = monotonic() + TUNING.look_at_started_every
-        except dag_runs.RunRefused as error:
+        except runs.RunRefused as error:
             for one in unstarted:
                 _end(conn, one, "refused", str(error))
             raise
@@ -133,8 +106,8 @@ def end_abandoned(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch]) 
 
 def _why_gone(dag_id: str) -> str | None:
     try:
-        dag_runs.is_paused(dag_id)
-    except dag_runs.RunRefused as error:
+        runs.is_paused(dag_id)
+    except runs.RunRefused as error:
         return str(error)
     return None
 
@@ -158,8 +131,8 @@ def reconcile(
     found = run(conn, verbs.open_dispatches(queue_name, dag_id))
     for target, dispatches in groupby(sorted(found, key=lambda one: one.dag_id), key=lambda one: one.dag_id):
         known = list(dispatches)
-        states = dag_runs.states_of(target, [one.run_id for one in known])
-        if alive := [one.dispatch_id for one in known if states.get(one.run_id) in dag_runs.RUNNING]:
+        states = runs.states_of(target, [one.run_id for one in known])
+        if alive := [one.dispatch_id for one in known if states.get(one.run_id) in runs.RUNNING]:
             run(conn, verbs.extend_dispatches(alive))
         for one in known:
             match states.get(one.run_id):
@@ -168,7 +141,7 @@ def reconcile(
                 case "success":
                     ended["success"] += _end(conn, one, "success")
                 case "failed":
-                    ended["failed"] += _end(conn, one, "failed", tasks=dag_runs.failed_tasks(target, one.run_id))
+                    ended["failed"] += _end(conn, one, "failed", tasks=runs.failed_tasks(target, one.run_id))
                 case None if one.started_at is None:
                     unstarted.append(one)
                 case None:

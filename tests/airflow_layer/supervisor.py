@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-from airflow.sdk.api.client import Client
+from airflow.sdk.api.client import Client, ServerResponseError
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import (
+    DagRunStateResult,
     DRCount,
     ErrorResponse,
+    GetDagRunState,
     GetDRCount,
     GetTaskStates,
     GetTICount,
@@ -42,6 +44,14 @@ class Supervisor:
         if isinstance(msg, GetDRCount):
             number = self._client.dag_runs.get_count(msg.dag_id, run_ids=msg.run_ids, states=msg.states)
             return DRCount(count=number.count)
+        if isinstance(msg, GetDagRunState):
+            try:
+                return DagRunStateResult(state=self._client.dag_runs.get_state(msg.dag_id, msg.run_id).state)
+            except ServerResponseError as error:
+                if self.in_process:
+                    raise
+                told = {"status_code": error.response.status_code}
+                raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=told)) from error
         if isinstance(msg, GetTaskStates):
             states = {f"{task}_{index}" if index >= 0 else task: state for (task, index), state in self.tasks.items()}
             return TaskStatesResult(task_states=dict.fromkeys(msg.run_ids or [], states))
@@ -67,6 +77,9 @@ class Supervisor:
         if request.url.path.startswith("/dags/"):
             return httpx.Response(404, json={"detail": {"reason": "not_found"}})
         self.lines.append(len(request.url.raw_path))
+        if request.url.path.endswith("/state"):
+            state = self.runs.get(request.url.path.split("/")[-2])
+            return httpx.Response(200 if state else 404, json={"state": state} if state else {"detail": "not found"})
         asked = request.url.params
         states = asked.get_list("states") or ["queued", "running", "success", "failed"]
         return httpx.Response(200, json=sum(self.runs.get(one) in states for one in asked.get_list("run_ids")))

@@ -13,9 +13,8 @@ from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.dispatch import dag_runs, dispatch
+from airflow_provider_pgqueue.dispatch import dispatch, get_messages, listener, runs
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
-from airflow_provider_pgqueue.plugins import dispatch_listener
 from tests.airflow_layer.secrets import Vault
 from tests.airflow_layer.supervisor import Supervisor
 from tests.waiting import PATIENCE, until_leases_expire
@@ -62,15 +61,22 @@ def test_the_states_of_ten_thousand_runs_are_asked_in_lines_that_a_proxy_takes(
     run_ids = [f"pgqueue__orders_of_the_shop__{n}__1" for n in range(10_000)]
     if state:
         supervisor.runs = dict.fromkeys(run_ids, state)
-    assert dag_runs.states_of("pack", run_ids) == supervisor.runs
+    assert runs.states_of("pack", run_ids) == supervisor.runs
     assert max(supervisor.lines) < 8_000
     assert len(supervisor.lines) < 600
 
 
 def test_the_states_of_a_hundred_runs_under_way_are_two_questions_at_most(supervisor: Supervisor) -> None:
     supervisor.runs = {f"pgqueue__orders__{n}__1": "running" for n in range(100)}
-    assert dag_runs.states_of("pack", list(supervisor.runs)) == supervisor.runs
+    assert runs.states_of("pack", list(supervisor.runs)) == supervisor.runs
     assert len(supervisor.lines) <= 2
+
+
+def test_the_states_of_runs_in_several_states_are_those_of_airflow(supervisor: Supervisor) -> None:
+    supervisor.runs = {"a": "running", "b": "queued", "c": "success", "d": "failed"}
+    assert runs.states_of("pack", ["a", "gone", "b", "c", "d"]) == supervisor.runs
+    supervisor.in_process = True
+    assert runs.states_of("pack", ["gone", "d", "a"]) == {"d": "failed", "a": "running"}
 
 
 def test_a_reconciliation_names_a_mapped_task_once_and_no_run(
@@ -95,7 +101,7 @@ def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
     queue("orders")
     open_one(conn)
     supervisor.no_dags.add("pack")
-    with pytest.raises(dag_runs.RunRefused, match=r"there is no DAG 'pack'.*look at the import errors"):
+    with pytest.raises(runs.RunRefused, match=r"there is no DAG 'pack'.*look at the import errors"):
         run(dispatcher())
     assert ended(conn) == ["refused"]
     (message,) = run_verb(conn, verbs.lease("orders"))
@@ -116,7 +122,7 @@ def test_a_refused_run_says_the_fix_for_the_reason(
     queue("orders")
     run_verb(conn, verbs.publish("orders", 1))
     supervisor.refuses = {"reason": reason, "message": text}
-    with pytest.raises(dag_runs.RunRefused) as refused:
+    with pytest.raises(runs.RunRefused) as refused:
         run(dispatcher())
     assert text in str(refused.value)
     assert fix in str(refused.value)
@@ -224,10 +230,10 @@ def test_a_conf_chooses_no_connection(
     """Whoever may trigger a DAG writes the conf of its run, and must not log in with a connection of others."""
     queue("orders")
     one = open_one(conn)
-    (message,) = dispatch.get_messages({"dag_run": dag_run(one, conf)})  # type: ignore[typeddict-item]
+    (message,) = get_messages({"dag_run": dag_run(one, conf)})  # type: ignore[typeddict-item]
     assert message.id == one.ids[0]
-    dispatch_listener.on_dag_run_success(dag_run(one, conf), "")
-    assert dispatch_listener._ended.flush(PATIENCE)
+    listener.on_dag_run_success(dag_run(one, conf), "")
+    assert listener._ended.flush(PATIENCE)
     assert ended(conn) == ["success"]
     assert set(vault.asked) == {"pgqueue_default"}
 
@@ -238,8 +244,8 @@ def test_the_listener_looks_where_the_configuration_says(
     """Also behind a connection that does not work."""
     queue("orders")
     monkeypatch.setenv("AIRFLOW__PGQUEUE__DISPATCH_CONN_IDS", f"nowhere, {conn_id},unused")
-    dispatch_listener.on_dag_run_failed(dag_run(open_one(conn), {}), "")
-    assert dispatch_listener._ended.flush(PATIENCE)
+    listener.on_dag_run_failed(dag_run(open_one(conn), {}), "")
+    assert listener._ended.flush(PATIENCE)
     assert ended(conn) == ["failed"]
     assert set(vault.asked) == {"nowhere", conn_id}
 

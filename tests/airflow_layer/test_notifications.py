@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
+from airflow_provider_pgqueue.dispatch.background import Background
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
-from airflow_provider_pgqueue.plugins.background import Background
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]

@@ -27,7 +27,6 @@ _FIXES: Final[Mapping[str, str]] = {
     "one, or give the Param a default.",
 }
 """By the reason that Airflow gives."""
-_LOOKS: Final = 5
 _REFUSALS: Final = (400, 403, 404, 422)
 # Characters of ids in one question, which is a URL: httpx takes 65,536, and many a proxy 8,192 for the whole line.
 _LONGEST: Final = 5_000
@@ -81,7 +80,7 @@ def is_paused(dag_id: str) -> bool:
 
 
 def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
-    """Return the states of those of the runs that exist, with a few questions for about a hundred in the same state."""
+    """Return the states of those of the runs that exist: a hundred in one state are few questions, others one each."""
     return {run_id: state for some in _short(run_ids) for run_id, state in _states_of(dag_id, some).items()}
 
 
@@ -111,17 +110,23 @@ def _short(run_ids: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for _ in range(_LOOKS):
-        for state in _STATES:
-            left = [run_id for run_id in run_ids if run_id not in found]
-            found |= dict.fromkeys(_in_state(dag_id, left, state), state)
-        left = [run_id for run_id in run_ids if run_id not in found]
-        if not left or _count(dag_id, left, None) == 0:
-            return found
-        # One changed its state between two questions; it exists, so it must not count as gone.
-    exist = [run_id for run_id in run_ids if run_id not in found and _count(dag_id, [run_id], None)]
-    return found | dict.fromkeys(exist, "running")
+    # Usually all are under way, and none of those exists that were never started.
+    for state in _STATES:
+        if _count(dag_id, run_ids, [state]) == len(run_ids):
+            return dict.fromkeys(run_ids, state)
+    if _count(dag_id, run_ids, None) == 0:
+        return {}
+    return {run_id: found for run_id in run_ids if (found := _state(dag_id, run_id))}
+
+
+def _state(dag_id: str, run_id: str) -> str | None:
+    try:
+        state: str = _sdk().get_dagrun_state(dag_id, run_id)
+    except Exception as error:
+        if _refusal(error)[0] != 404:
+            raise
+        return None
+    return state
 
 
 def _refusal(error: Any) -> tuple[int | None, str, str]:
@@ -139,16 +144,6 @@ def _refusal(error: Any) -> tuple[int | None, str, str]:
     if isinstance(inner, Mapping):
         return status, str(inner.get("message", inner)), str(inner.get("reason", ""))
     return status, str(inner or error), ""
-
-
-def _in_state(dag_id: str, run_ids: Sequence[str], state: str) -> list[str]:
-    number = _count(dag_id, run_ids, [state]) if run_ids else 0
-    if number == 0:
-        return []
-    if number == len(run_ids):
-        return list(run_ids)
-    half = len(run_ids) // 2
-    return _in_state(dag_id, run_ids[:half], state) + _in_state(dag_id, run_ids[half:], state)
 
 
 def _count(dag_id: str, run_ids: Sequence[str], states: list[str] | None) -> int:

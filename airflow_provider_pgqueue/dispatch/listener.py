@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from airflow.listeners import hookimpl
 
-from airflow_provider_pgqueue.plugins.background import Background, is_row, loaded
-from airflow_provider_pgqueue.plugins.page import connection_id
+from airflow_provider_pgqueue.dispatch.background import Background, is_row, loaded
 
 log = logging.getLogger(__name__)
 _PREFIX: Final = "pgqueue__"
@@ -98,7 +97,8 @@ def _connection_ids() -> list[str]:
     """Return whose databases may know the run: as configured, because anybody who triggers a run writes its conf."""
     from airflow.providers.common.compat.sdk import conf
 
-    known = conf.get("pgqueue", "dispatch_conn_ids", fallback="") or connection_id()
+    page = conf.get("pgqueue", "conn_id", fallback="pgqueue_default")
+    known = conf.get("pgqueue", "dispatch_conn_ids", fallback="") or page
     return [name for one in known.split(",") if (name := one.strip())]
 
 
