@@ -17,6 +17,11 @@ RESULTS: Final = get_args(Result)
 Counted = Literal["depth", "ready", "leased", "delayed", "dead"]
 COUNTED: Final = get_args(Counted)
 
+# The columns that a publisher gives and a message keeps, from its lease to the archive, an export and a requeue.
+TRAVELS: Final = {
+    "priority": "smallint", "headers": "jsonb", "reference": "text", "topic": "text", "group_key": "text",
+}  # fmt: skip
+
 
 class Duplicate(int):
     """The id of the earlier message with the same dedup key, returned instead of a new id: nothing was published."""

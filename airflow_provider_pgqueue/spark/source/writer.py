@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampType
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import TRAVELS
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.connection import Database
@@ -26,10 +27,13 @@ from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 log = logging.getLogger(__name__)
 
 _COLUMNS: Final[dict[str, type[DataType]]] = {
-    "message": StringType, "queue_name": StringType, "reference": StringType, "headers": StringType,
-    "topic": StringType, "group_key": StringType, "dedup_key": StringType, "priority": IntegralType,
-    "visible_at": TimestampType, "expires_at": TimestampType,
-}  # fmt: skip
+    "message": StringType,
+    "queue_name": StringType,
+    "dedup_key": StringType,
+    "visible_at": TimestampType,
+    "expires_at": TimestampType,
+    **{name: IntegralType if kind == "smallint" else StringType for name, kind in TRAVELS.items()},
+}
 _OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "maxConnections")
 Messages = Sequence[WriterCommitMessage | None]
 

@@ -1,0 +1,172 @@
+"""What a publisher gives a message stays with it: `TRAVELS` names it, and each place that a message reaches has it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import ssl
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import psycopg.rows
+import pyarrow.dataset as ds
+import pytest
+
+from airflow_provider_pgqueue.cli.program import run_program
+from airflow_provider_pgqueue.core import Consumer, Outcome, Rejected, connect, run, verbs
+from airflow_provider_pgqueue.core.message import TRAVELS, DeadMessage, Duplicate, Message
+from airflow_provider_pgqueue.core.verbs import Options
+from airflow_provider_pgqueue.export import export_archive, export_files
+from airflow_provider_pgqueue.web import Person, make_app
+from tests.archive import make_partition
+from tests.waiting import until
+from tools.screenshots.served import served
+
+Connection = psycopg.Connection[Any]
+
+KEPT: dict[str, Any] = {
+    "priority": 7,
+    "headers": {"fair_key": "acme", "trace": "t-1"},
+    "reference": "cart 7",
+    "topic": "shop.eu",
+    "group_key": "customer-7",
+}
+UNTIL_IT_ENDS: dict[str, Any] = {
+    "delay": timedelta(milliseconds=1),
+    "expires_in": timedelta(days=3),
+    "dedup_key": "order-7",
+    "dedup_window": timedelta(days=2),
+    "on_conflict": "skip",
+}
+NOT_WITH_A_DELAY = {"visible_at"}
+OF_THE_DELIVERY = {
+    "id", "queue_name", "created_at", "leased_at", "attempts", "requeues", "requeued_from", "message",
+}  # fmt: skip
+"""What the table of messages and the archive both have, and no publisher gives."""
+
+
+def columns(conn: Connection, relation: str) -> dict[str, str]:
+    found = conn.execute(
+        "SELECT attname::text, atttypid::regtype::text FROM pg_attribute"
+        " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+        [f"messages.{relation}"],
+    )
+    return dict(found.fetchall())
+
+
+def test_the_list_has_all_that_the_table_and_the_archive_keep(shared: Connection) -> None:
+    waiting, archived = columns(shared, "message"), columns(shared, "message_archive")
+    assert set(TRAVELS) == (waiting.keys() & archived.keys()) - OF_THE_DELIVERY
+    for kind in ("message", "message_archive", "leased_message"):
+        assert {name: columns(shared, kind).get(name) for name in TRAVELS} == dict(TRAVELS)
+    # What is requeued keeps its priority; whoever repairs a message does not see it.
+    assert dict(TRAVELS).items() - columns(shared, "leased_dead_message").items() == {("priority", "smallint")}
+
+
+def test_every_option_of_a_publish_is_followed_here() -> None:
+    assert KEPT.keys() == TRAVELS.keys()
+    assert KEPT.keys() | UNTIL_IT_ENDS.keys() | NOT_WITH_A_DELAY == Options.__annotations__.keys()
+
+
+def test_the_values_of_python_and_of_spark_have_what_travels() -> None:
+    tables = pytest.importorskip("airflow_provider_pgqueue.spark.source.tables")
+    writer = pytest.importorskip("airflow_provider_pgqueue.spark.source.writer")
+    task = pytest.importorskip("airflow_provider_pgqueue.spark.pipelines.drain.task")
+    assert TRAVELS.keys() <= set(Message.__slots__)
+    assert TRAVELS.keys() - {"priority"} <= set(DeadMessage.__slots__)
+    for table in (tables.ARCHIVE, tables._QUEUE):
+        assert {name: table.columns.get(name) for name in TRAVELS} == dict(TRAVELS)
+    assert TRAVELS.keys() | {"expires_at", "visible_at", "dedup_key"} <= writer._COLUMNS.keys()
+    assert TRAVELS.keys() - {"priority"} <= set(task._MESSAGES.names)
+
+
+def lost(found: Any) -> dict[str, Any]:
+    """Return what differs from what was published, in a row, an object of JSON or a message."""
+    values = found if isinstance(found, dict) else {name: getattr(found, name, None) for name in TRAVELS}
+    values = {name: json.loads(v) if name == "headers" and isinstance(v, str) else v for name, v in values.items()}
+    return {name: values.get(name) for name in TRAVELS if values.get(name) != KEPT[name]}
+
+
+def shown(page: str) -> dict[str, Any]:
+    """Return what the page of a message shows of what travels."""
+    facts = {name: html.unescape(value) for name, value in re.findall(r"<dt>(\w+)</dt><dd[^>]*>(.*?)</dd>", page)}
+    (headers,) = re.findall(r"<h3>Headers</h3>\s*<pre[^>]*>(.*?)</pre>", page, re.S)
+    return facts | {"priority": int(facts["priority"]), "headers": json.loads(html.unescape(headers))}
+
+
+def test_what_a_publisher_gives_reaches_every_place_of_the_life_of_a_message(
+    conn: Connection, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = pytest.importorskip("airflow_provider_pgqueue.spark.source.tables")
+    monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    conn.row_factory = psycopg.rows.dict_row
+    run(conn, verbs.create_queue("orders", fair_by="group"))
+    id_ = run(conn, verbs.publish("orders", {"order": 7}, **KEPT, **UNTIL_IT_ENDS))
+    again = run(conn, verbs.publish("orders", {"order": 7}, **KEPT, **UNTIL_IT_ENDS))
+    assert (again, type(again)) == (id_, Duplicate)
+
+    def row(table: Any) -> Any:
+        (found,) = conn.execute(table.statement(table.columns, [tables.compare("queue_name", "=", "orders")]).encode())
+        return found
+
+    # It waits.
+    first = row(tables._QUEUE)
+    assert lost(first) == {}
+    # In a group it waits for its turn, which may be infinite, until its time.
+    assert (first["visible_at"] or first["due_at"]) > first["created_at"]
+    assert first["expires_at"] - first["created_at"] > timedelta(days=2)
+    assert run_program(["peek", "orders", "--json"]) == 0
+    assert lost(json.loads(capsys.readouterr().out)["messages"][0]) == {}
+    app = make_app(lambda: connect(dsn), lambda: Person("ann", True), secret=b"a secret of the tests")
+    with (
+        served(app) as address,
+        httpx.Client(
+            base_url=address, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False, timeout=60
+        ) as browser,
+    ):
+        assert lost(shown(browser.get(f"/messages/{id_}").text)) == {}
+
+        # A consumer gets it, and it dies.
+        handled: list[Message] = []
+
+        def handle(message: Message) -> Outcome:
+            handled.append(message)
+            return Rejected("no such customer")
+
+        with connect(dsn) as own:
+            until(lambda: Consumer(queue_name="orders", handle=handle).drain(own), what="the message is ready")
+        assert lost(handled[0]) == {}
+        assert lost(row(tables.ARCHIVE)) == {}
+        assert lost(shown(browser.get(f"/messages/{id_}").text)) == {}
+
+    # It is requeued.
+    (dead,) = run(conn, verbs.lease_dead("orders"))
+    assert lost(dead) == {"priority": None}
+    ((new_id,),) = [(one.new_id,) for one in run(conn, verbs.requeue(dead.lock_token, [dead.id]))]
+    assert lost(row(tables._QUEUE)) == {}
+    fair = "SELECT fair_key FROM messages.message WHERE id = %s"
+    assert conn.execute(fair, [new_id]).fetchone() == {"fair_key": "acme"}
+    (leased,) = run(conn, verbs.lease("orders"))
+    assert lost(leased) == {}
+    run(conn, verbs.release(leased.lock_token, [leased.id]))
+
+    # A DAG run finishes it.
+    (dispatch,) = run(conn, verbs.dispatch_messages("orders", "pack"))
+    (message,) = run(conn, verbs.dispatched_messages("pack", dispatch.run_id))
+    assert lost(message) == {}
+    run(conn, verbs.end_dispatch("pack", dispatch.run_id, "success"))
+
+    # It is exported.
+    make_partition(conn, 60)
+    conn.execute("DELETE FROM messages.message_archive WHERE id = %s", [id_])
+    conn.execute(
+        "UPDATE messages.message_archive"
+        " SET archived_at = (SELECT first_at FROM messages.archive_partitions() ORDER BY 1 LIMIT 1)"
+    )
+    export_archive(dsn, target=str(tmp_path), older_than=timedelta(days=50))
+    (exported,) = ds.dataset(export_files(str(tmp_path))).to_table().to_pylist()
+    assert (exported["id"], lost(exported)) == (new_id, {})
