@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import Any
 
@@ -208,7 +207,7 @@ def test_a_drain_leaves_alone_how_the_connection_reads_json(conn: Connection, qu
     assert conn.adapters.get_loader(JSONB, Format.BINARY) is before
 
 
-def test_a_message_reads_as_the_verb_reads_it_and_stays_as_it_is(conn: Connection, queue: Queue) -> None:
+def test_a_message_reads_as_the_verb_reads_it(conn: Connection, queue: Queue) -> None:
     read_any_json(conn)
     options: Any = {"headers": {"h": ["x"]}, "topics": ["a.b"], "group_keys": ["g"]}
     run(conn, verbs.publish_batch(queue("orders"), [{"a": 1.5}], **options))
@@ -220,8 +219,6 @@ def test_a_message_reads_as_the_verb_reads_it_and_stays_as_it_is(conn: Connectio
     assert type(one) is Message
     assert type(one.lock_token) is type(two.lock_token)
     assert one.lock_expires_at is not None
-    with pytest.raises(FrozenInstanceError):
-        one.body = 2  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("how", ["loads", "loader"])
