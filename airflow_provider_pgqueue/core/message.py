@@ -37,7 +37,7 @@ class Unreadable:
     reason: str
 
 
-# Not frozen: a consumer makes thousands in a second, and a frozen one takes four times as long.
+# Not frozen: a consumer makes thousands in a second, and a frozen one takes over three times as long.
 @dataclass(slots=True, eq=False)
 class Message:
     """A message as a consumer gets it. `lock_token` is None if it was consumed and not leased.

@@ -19,12 +19,12 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.consumer.batch import Settler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.held import Held
 from airflow_provider_pgqueue.core.consumer.portion import Portion, in_portions
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.settler import Settler
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     HandlerBroken,
