@@ -159,8 +159,12 @@ golden: setup ## Write the descriptions of the schema and of Airflow's classes a
 lock: ## Resolve the dependencies again into requirements.lock (LOCK=--upgrade for newer ones)
 	@tools/bootstrap.sh lock $(LOCK)
 
-dist: setup ## Build the wheel and the sdist into dist/
+# The files depend on the sources alone, so whoever builds a tag again gets the sums of what the index has.
+dist: setup ## Build the wheel and the sdist into dist/, and check and print what an index would show
+	@rm -rf dist
 	@$(BIN)/python -m hatchling build -d dist
+	@.run/boot/bin/uv tool run --quiet twine==6.2.0 check --strict dist/*
+	@cd dist && sha256sum *
 
 tag: setup ## Tag the commit as the version of the package, with its notes from CHANGELOG.md
 	@$(BIN)/python -m tools.release

@@ -1,3 +1,3 @@
 """PostgreSQL as the message queue of Apache Airflow."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"

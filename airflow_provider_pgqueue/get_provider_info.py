@@ -120,7 +120,7 @@ def _config() -> dict[str, Any]:
 def _option(description: str, example: str, default: str) -> dict[str, Any]:
     return {
         "description": description,
-        "version_added": __version__,
+        "version_added": "1.0.0",
         "type": "string",
         "example": example,
         "default": default,

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tools import ROOT, SetupError
-from tools.release import tag
+from tools.release import newest, tag
 
 CHANGELOG = """# Changelog
 
@@ -77,6 +77,19 @@ def test_a_tag_that_exists_is_refused(repository: Path) -> None:
     tag(repository, "1.2.0")
     with pytest.raises(SetupError, match=r"v1.2.0 exists"):
         tag(repository, "1.2.0")
+
+
+def test_the_newest_release_is_the_last_tag_before_the_checkout(repository: Path) -> None:
+    assert newest(repository) is None
+    tag(repository, "1.2.0")
+    git(repository, "tag", "nightly")
+    git(repository, "commit", "--quiet", "--allow-empty", "--message", "Go on")
+    assert newest(repository) == "v1.2.0"
+    git(repository, "checkout", "--quiet", "-b", "aside")
+    git(repository, "commit", "--quiet", "--allow-empty", "--message", "Not before it")
+    git(repository, "tag", "v1.3.0rc1")
+    git(repository, "checkout", "--quiet", "HEAD~1")
+    assert newest(repository) == "v1.2.0"
 
 
 def workflow(name: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from tools import ROOT, SetupError
 
 _SECTION: Final = re.compile(r"^## \[?(?P<version>\d[^\]\s]*)\]? - (?P<date>.+)\n(?P<notes>(?:(?!^## ).*\n?)*)", re.M)
 
+_TAGS: Final = "v[0-9]*"
+
 
 def tag(root: Path = ROOT, version: str = __version__) -> str:
     """Tag the commit that is checked out as this version and return the name of the tag.
@@ -28,6 +30,15 @@ def tag(root: Path = ROOT, version: str = __version__) -> str:
     # Lines of the changelog begin with #, which git would take for comments.
     _git(root, "tag", "--annotate", "--cleanup=verbatim", "--message", f"{name}\n\n{notes}", name)
     return name
+
+
+def newest(root: Path = ROOT) -> str | None:
+    """Return the newest tag of a release before the commit that is checked out; None if there is none, or no git."""
+    # A container has the checkout of another user, which git would refuse.
+    git = ["-c", f"safe.directory={root}"]
+    if not (root / ".git").exists() or not _git(root, *git, "tag", "--list", _TAGS, "--merged"):
+        return None
+    return _git(root, *git, "describe", "--tags", "--abbrev=0", "--match", _TAGS)
 
 
 def release_notes(changelog: str, version: str) -> str:

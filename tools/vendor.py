@@ -1,7 +1,8 @@
 """Fetches the libraries of the page from the npm registry: `python -m tools.vendor`.
 
 They lie in the repository and in the wheel, so that the page loads nothing from elsewhere. `vendor.json` next to them
-says of each file where it is from and its SHA-256, which a test verifies.
+says of each file where it is from and its SHA-256, which a test verifies. `sbom.cdx.json` says the same of those in the
+wheel to scanners, and is part of it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tools import ROOT
 
 PAGE: Final = ROOT / "airflow_provider_pgqueue" / "web" / "vendor"
 TESTS: Final = ROOT / "tests" / "web" / "vendor"
+SBOM: Final = ROOT / "tools" / "sbom.cdx.json"
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,37 @@ def main() -> None:
             file.unlink()
         known = [_fetch(library, folder) for library in libraries]
         (folder / "vendor.json").write_text(json.dumps(known, indent=2) + "\n")
+    SBOM.write_text(json.dumps(sbom(), indent=2) + "\n")
+
+
+def sbom() -> dict[str, Any]:
+    """Return what the wheel contains of others, in the form of CycloneDX; its dependencies are in its metadata."""
+    known = json.loads((PAGE / "vendor.json").read_text())
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": {"type": "library", "name": "airflow-provider-pgqueue"}},
+        "components": [_component(one) for one in known],
+    }
+
+
+def _component(known: dict[str, Any]) -> dict[str, Any]:
+    name, _, version = known["package"].partition("@")
+    purl = f"pkg:npm/{known['package']}"
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "licenses": [{"license": {"id": known["licence"]}}],
+        "purl": purl,
+        "components": [
+            {"type": "file", "name": file, "hashes": [{"alg": "SHA-256", "content": sum_}]}
+            for file, sum_ in known["sha256"].items()
+        ],
+    }
 
 
 def _fetch(library: Library, folder: Path) -> dict[str, Any]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -58,6 +61,17 @@ def test_airflow_discovers_the_provider_its_connection_type_and_its_queues() -> 
     assert hook is not None
     assert hook.hook_class_name == "airflow_provider_pgqueue.hooks.pgqueue.PgQueueHook"
     assert "airflow_provider_pgqueue.queues.pgqueue.PgQueueMessageQueueProvider" in manager.queue_class_names
+
+
+def test_the_command_of_airflow_shows_the_metadata() -> None:
+    command = [str(Path(sys.executable).with_name("airflow")), "providers", "get", PACKAGE, "--full", "-o", "json"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (shown,) = json.loads(printed[printed.index("[") :])
+    info = get_provider_info()
+    assert shown["versions"] == [__version__]
+    # Airflow cuts what it shows as text off at its last full stop, and leaves out what its interface alone needs.
+    told = info.keys() - {"description", "connection-types"}
+    assert {name: shown[name] for name in told} == {name: info[name] for name in told}
 
 
 def test_the_hook_itself_says_what_the_form_of_a_connection_shows() -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +17,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import check_version, verbs
+from airflow_provider_pgqueue.core import check_version, migrate, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from tests.waiting import until
-from tools import ROOT
+from tools import ROOT, release
 from tools.golden import GOLDEN, describe
 from tools.postgres import Cluster
 
@@ -67,6 +68,42 @@ def upgrade(later: Path, dsn: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the newest release that has a tag; before the first one, and in an sdist, that of the checkout."""
+    folder, sources = tmp_path_factory.mktemp("released"), ROOT
+    if tag := release.newest():
+        sources = folder / "sources"
+        sources.mkdir()
+        packed = ["git", "-c", f"safe.directory={ROOT}", "archive", tag]
+        archive = subprocess.run(packed, cwd=ROOT, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "-x"], cwd=sources, check=True, input=archive)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=sources, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def as_released(wheel: Path, dsn: str, code: str) -> str:
+    """Run a program with the release instead of the checkout, and with a session `conn`; return what it prints."""
+    head = "import sys; sys.path.insert(0, sys.argv[1])\nfrom airflow_provider_pgqueue.core import *\n"
+    proof = "assert connect.__code__.co_filename.startswith(sys.argv[1])\nconn = connect(sys.argv[2])\n"
+    command = [sys.executable, "-c", head + proof + code, str(wheel), dsn]
+    done = subprocess.run(command, cwd=wheel.parent, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def offered(conn: Connection) -> set[tuple[str, str, str]]:
+    """Return the functions that some role may call: names, arguments and results."""
+    query = """
+        SELECT proname, pg_get_function_identity_arguments(p.oid), pg_get_function_result(p.oid)
+          FROM pg_proc AS p WHERE pronamespace = 'messages'::regnamespace
+           AND EXISTS (SELECT FROM aclexplode(proacl) AS a WHERE a.grantee <> proowner)
+    """
+    return set(conn.execute(query).fetchall())
 
 
 def outcome(upgrading: subprocess.Popen[str]) -> str:
@@ -199,6 +236,40 @@ def test_an_upgraded_schema_is_the_same_as_a_fresh_one(
     subprocess.run([*psql, empty_dsn], check=True)
     with psycopg.connect(empty_dsn) as fresh:
         assert describe(conn) == describe(fresh)
+
+
+INSTALL = """
+install(conn, cron=False)
+run(conn, verbs.create_queue("orders"))
+run(conn, verbs.publish_batch("orders", [1, 2, 3]))
+(held,) = run(conn, verbs.lease("orders", max_messages=1))
+print(held.id, held.lock_token)
+"""
+WORK = """
+print(dict(Consumer(queue_name="orders", handle=lambda message: None).drain(conn)))
+"""
+
+
+def test_what_the_newest_release_left_is_upgraded_and_its_workers_go_on(released: Path, empty_dsn: str) -> None:
+    held, token = as_released(released, empty_dsn, INSTALL).split()
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        before = offered(conn)
+        migrate(conn)
+        assert describe(conn) == GOLDEN.read_text()
+        assert len(before) > 50
+        assert before - offered(conn) == set()
+        assert as_released(released, empty_dsn, WORK) == "{'success': 2}\n"
+        assert run(conn, verbs.archive(UUID(token), [int(held)])) == [int(held)]
+        results = conn.execute("SELECT result, count(*) FROM messages.message_archive GROUP BY result").fetchall()
+        assert results == [("success", 3)]
+
+
+def test_a_released_migration_is_never_changed(released: Path) -> None:
+    prefix = "airflow_provider_pgqueue/sql/migrations/"
+    with zipfile.ZipFile(released) as wheel:
+        migrations = {name.removeprefix(prefix): wheel.read(name) for name in wheel.namelist() if prefix in name}
+    assert migrations
+    assert migrations == {name: (ROOT / "sql" / "migrations" / name).read_bytes() for name in migrations}
 
 
 def test_a_grant_by_hand_outlives_the_upgrade_until_it_is_revoked(later: Path, conn: Connection, dsn: str) -> None:

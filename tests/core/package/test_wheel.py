@@ -23,9 +23,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LEAN = (ROOT / "docs" / "how-to" / "without-airflow.md").read_text()
 
 
-def built(target: str, folder: Path) -> Path:
+def built(target: str, folder: Path, sources: Path = ROOT) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(command, cwd=sources, check=True, capture_output=True)
     (file,) = (file for kind in ("*.whl", "*.tar.gz") for file in folder.glob(kind))
     return file
 
@@ -40,12 +40,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("wheel", tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("sdist", tmp_path_factory.mktemp("sdist"))
+
+
+def unpacked(sdist: Path, folder: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "tarfile", "-e", str(sdist), str(folder)], check=True)
+    (sources,) = folder.iterdir()
+    return sources
+
+
+def test_whoever_builds_again_gets_the_same_files(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    sources = unpacked(sdist, tmp_path / "elsewhere")
+    for path in (sources / "sql").rglob("*"):
+        os.utime(path)
+    for target, first in (("wheel", wheel), ("sdist", sdist)):
+        again = built(target, tmp_path / target, sources)
+        assert (again.name, again.read_bytes()) == (first.name, first.read_bytes())
+
+
 def test_the_wheel_carries_the_whole_of_sql(wheel: Path) -> None:
     prefix = "airflow_provider_pgqueue/sql/"
     with zipfile.ZipFile(wheel) as archive:
         carried = {name.removeprefix(prefix) for name in archive.namelist() if name.startswith(prefix)}
         entry_points = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         assert "airflow_provider_pgqueue/py.typed" in archive.namelist()
+        assert any(name.endswith("/sboms/sbom.cdx.json") for name in archive.namelist())
         page = {"templates/queues.html", "static/page.js", "vendor/htmx.js", "vendor/htmx.LICENSE"}
         assert {f"airflow_provider_pgqueue/web/{name}" for name in page} <= set(archive.namelist())
         assert b"get_provider_info:get_provider_info" in archive.read(entry_points[0])
@@ -85,16 +106,14 @@ def test_every_link_of_the_description_works_on_a_package_index(wheel: Path) -> 
     assert [path for path in linked if not (ROOT / path).exists()] == []
 
 
-def test_the_tests_of_the_sdist_pass(tmp_path: Path) -> None:
-    unpack = [sys.executable, "-m", "tarfile", "-e", str(built("sdist", tmp_path)), str(tmp_path)]
-    subprocess.run(unpack, check=True)
-    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+def test_the_tests_of_the_sdist_pass(sdist: Path, tmp_path: Path) -> None:
+    sources = unpacked(sdist, tmp_path)
     assert {path.name for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".yml")} <= {
-        path.name for path in unpacked.iterdir()
+        path.name for path in sources.iterdir()
     }
     some = ["tests/core/publish/test_publish.py", "tests/test_docs.py", "-k", "dedup or links or named or make_targets"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
-    run = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(command, cwd=sources, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout[-5000:]
 
 
