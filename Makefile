@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos count bench bench-quick bench-airflow bench-brokers bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos failover count bench bench-quick bench-airflow bench-brokers bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 # An image may set it. Hundreds of processes of the tests would then each compile Airflow anew: half of their start.
@@ -104,6 +104,9 @@ mutants: setup ## Break the SQL in each of many ways and see the tests notice, a
 
 chaos: setup ## Break everything under a load, account for each message, and write a page (SECONDS=600)
 	@$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+failover: setup ## Kill each of two schedulers and two triggerers of one Airflow, and count messages, in 8 minutes
+	@$(BIN)/python -m tools.failover
 
 states: setup ## Call the verbs in random orders next to a model, about 5 minutes (EXAMPLES=500)
 	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/whole/test_state_machine.py
