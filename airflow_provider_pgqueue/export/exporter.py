@@ -279,7 +279,9 @@ class Exporter:
             found = partitions_to_export(conn, names=[partition.name])
             if not found:
                 raise PartitionGone(partition.name)
-            manifest, staged = self._stage_chunks(found[0])
+            # As it is now: of one that takes messages, more than before are there.
+            (partition,) = found
+            manifest, staged = self._stage_chunks(partition)
             if partition.version(conn) == manifest.version:
                 return manifest, staged
             log.info("partition %s changed meanwhile: exporting it anew", partition.name)

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -116,6 +117,30 @@ def test_what_is_archived_while_this_month_is_exported_is_left_to_the_next_expor
     done = amid(until="now", for_each=work)
     assert (done["rows"], rows_in_export(target)) == (20, before)
     assert do(until="now")["rows"] == 21
+
+
+def test_this_month_is_exported_while_messages_are_archived_all_the_time(
+    connect: Connect, target: Path, do: Export, this_month: str
+) -> None:
+    other, stop, archived = connect(), threading.Event(), threading.Event()
+
+    def archive() -> None:
+        while not stop.is_set():
+            other.execute(
+                "INSERT INTO messages.message_archive (result, created_at, message) VALUES ('success', now(), '0')"
+            )
+            archived.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        archiving = pool.submit(archive)
+        assert archived.wait(60)
+        try:
+            done = do(until="now")
+        finally:
+            stop.set()
+        archiving.result()
+    assert done["exported"] == [this_month]
+    assert len(rows_in_export(target)) == done["rows"] > 20
 
 
 def test_the_files_lie_by_queue_result_and_day(conn: Connection, target: Path, do: Export) -> None:
