@@ -20,6 +20,7 @@ from psycopg import sql
 from tests.clones import Clones
 from tests.scheduling import FileScheduling, rank
 from tests.spark.fault_table import Fault, lines
+from tests.waiting import LONGEST_STATEMENT
 from tools import STATE, SetupError, chromium, java, mutants, pgbouncer, prometheus
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster, fleeting_clusters, fleeting_place
@@ -127,6 +128,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         kind=request.config.getoption("--pg"),
         durable=False,
         cron_database=CRON_DATABASE,
+        statement_timeout=LONGEST_STATEMENT,
     )
     try:
         cluster.start()
@@ -142,7 +144,7 @@ def another_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[..., Cl
 
         def start(name: str, **given: Any) -> Cluster:
             options = {"kind": request.config.getoption("--pg"), "durable": False} | given
-            cluster = Cluster(fleeting_place() / name, **options)
+            cluster = Cluster(fleeting_place() / name, **{"statement_timeout": LONGEST_STATEMENT} | options)
             stack.callback(cluster.destroy)
             cluster.start()
             return cluster

@@ -15,6 +15,7 @@ import psycopg
 
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds: a loaded machine is slow, and a test that fails is the only one that waits so long
+LONGEST_STATEMENT = "5min"  # for each session of each server of the tests; pyproject.toml limits each test
 _PAUSE = 0.02
 _OTHER_WRITERS = """
     SELECT FROM pg_stat_activity

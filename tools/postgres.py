@@ -40,6 +40,7 @@ class Cluster(Server):
     :param kind: `auto`, `debian` or `embedded`; the default is the environment variable PG, else `auto`.
     :param durable: False turns fsync off: safe against a crash of the server, not of the machine.
     :param cron_database: the one database in which pg_cron runs.
+    :param statement_timeout: how long a statement of a session may take that sets nothing else; 0 is forever.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Cluster(Server):
         kind: str | None = None,
         durable: bool = True,
         cron_database: str = QUEUE_DATABASE,
+        statement_timeout: str = "0",
     ) -> None:
         super().__init__(directory)
         self.durable = durable
         self.kind = kind or os.environ.get("PG") or "auto"
         self.cron_database = cron_database
+        self.statement_timeout = statement_timeout
 
     @property
     def binaries(self) -> Binaries:
@@ -68,7 +71,8 @@ class Cluster(Server):
     def settings(self, port: int) -> dict[str, str | int]:
         """Return what this cluster sets apart from the defaults."""
         durable = {"fsync": "on", "full_page_writes": "on"} if self.durable else {}
-        return super().settings(port) | durable | dict(SETTINGS) | self._cron_settings()
+        limits = {"statement_timeout": self.statement_timeout}
+        return super().settings(port) | durable | dict(SETTINGS) | limits | self._cron_settings()
 
     def restart(self, mode: str = "fast") -> None:
         """Stop and start again on the same port; all sessions are lost."""

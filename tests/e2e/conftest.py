@@ -41,7 +41,9 @@ _BEGAN_AT = pytest.StashKey[float]()
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of the Airflow alone, which writes all the time: tests of the log would wait for it."""
-    cluster = Cluster(fleeting_place() / "airflow", kind=request.config.getoption("--pg"), durable=False)
+    kind = request.config.getoption("--pg")
+    limit = waiting.LONGEST_STATEMENT
+    cluster = Cluster(fleeting_place() / "airflow", kind=kind, durable=False, statement_timeout=limit)
     try:
         cluster.start()
         yield cluster

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
 from tests.core.upkeep.test_health import check
-from tests.waiting import until
+from tests.waiting import LONGEST_STATEMENT, until
 from tools import server_user
 from tools.postgres import Cluster, fleeting_place
 
@@ -129,7 +129,7 @@ def test_a_logical_replica_takes_over(
 
 
 def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Cluster) -> None:
-    then = Cluster(fleeting_place() / "then", kind=other.kind, durable=False)
+    then = Cluster(fleeting_place() / "then", kind=other.kind, durable=False, statement_timeout=LONGEST_STATEMENT)
     with psycopg.connect(other.dsn("queue"), autocommit=True) as conn:
         run(conn, verbs.create_queue("orders"))
         server_user.make_directory(then.directory)
