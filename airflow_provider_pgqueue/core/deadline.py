@@ -43,6 +43,14 @@ class _Stop:
     told: Callable[[], bool]
     since: float | None = None
 
+    def is_told(self) -> bool:
+        """Return whether the consumer has to stop: also if `told` raises, as it will where the consumer asks it."""
+        try:
+            return self.told()
+        except BaseException:
+            # The thread that asks serves the whole process.
+            return True
+
 
 @dataclass(slots=True, eq=False)
 class _Wait:
@@ -58,7 +66,7 @@ class _Wait:
         stop = _STOPS.get(self.conn)
         if stop is None:
             return None
-        if stop.since is None and stop.told():
+        if stop.since is None and stop.is_told():
             stop.since = now
         if stop.since is not None and now - stop.since >= TUNING.last_moment:
             return "no answer, and this consumer is told to stop"

@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgqueue.core import Consumer, Message, Worker, run, verbs
 from airflow_provider_pgqueue.core.connection import connect
+from airflow_provider_pgqueue.core.deadline import obeying
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.waiting import until, until_waiting
@@ -165,6 +166,21 @@ def test_a_worker_that_is_told_to_stop_while_it_connects_does_not_wait_for_the_c
     worker.stop()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_a_stop_that_raises_while_an_answer_is_awaited_ends_the_wait(
+    dsn: str, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TUNING, "last_moment", 0.2)
+    queue("orders")
+
+    def stop() -> bool:
+        raise KeyError("of the caller")
+
+    with connect(f"{dsn}?options=-cstatement_timeout%3D10s") as mine, conn.transaction():
+        conn.execute("LOCK TABLE messages.message_rows")
+        with pytest.raises(ConnectionFailed, match="closed"), obeying(mine, stop):
+            run(mine, verbs.publish("orders", 1))
 
 
 def test_a_verb_whose_answer_is_lost_raises(
