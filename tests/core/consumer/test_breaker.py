@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -64,6 +65,16 @@ def test_bad_messages_at_the_head_of_a_queue_end_and_let_all_others_end(
     Consumer(queue_name="orders", handle=handle).drain(conn)
     ends = conn.execute("SELECT result, count(*) FROM messages.message_archive GROUP BY 1").fetchall()
     assert dict(ends) == {"success": 2000 - bad, "failed": bad}
+
+
+def test_what_failed_before_does_not_speak_against_the_handler() -> None:
+    breaker, failed = Breaker("orders", 3), Retry(failure={"error": "ValueError", "message": "no"})
+    for id_ in range(100):
+        breaker.record(id_, failed, attempts=2)
+    breaker.record(100, failed, attempts=1)
+    breaker.record(101, failed, attempts=1)
+    with pytest.raises(HandlerBroken, match="3 of the first 3"):
+        breaker.record(102, failed, attempts=1)
 
 
 def test_small_batches_count_together(conn: Connection, queue: Queue) -> None:
