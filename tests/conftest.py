@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     for left in fleeting_clusters():
         if not _is_alive(int(left.name.rpartition("-")[2])):
-            Cluster(left, kind=session.config.getoption("--pg")).destroy()
+            with suppress(SetupError):  # another session, which begins now too, was faster
+                Cluster(left, kind=session.config.getoption("--pg")).destroy()
 
 
 @pytest.fixture(scope="session")
