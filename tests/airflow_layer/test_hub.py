@@ -192,6 +192,20 @@ def test_an_expired_lease_rings_at_once(conn_id: str, queue: Queue, conn: Connec
     assert timedelta(0) <= min(lates) < timedelta(seconds=0.2)
 
 
+def test_a_message_that_dies_rings_by_its_notification(conn_id: str, queue: Queue, conn: Connection) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+
+    async def wait() -> Doorbell:
+        async with aclosing(rings(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))) as dead:
+            next_dead = asyncio.ensure_future(anext(dead))
+            await async_until(lambda: has_looked(conn))
+            (message,) = run(conn, verbs.lease("orders"))
+            run(conn, verbs.archive(message.lock_token, [message.id], result="rejected"))
+            return await next_dead
+
+    assert within(30, wait())["waiting"] == 1
+
+
 def test_dead_messages_and_messages_are_looked_for_on_the_same_session(
     conn_id: str, queue: Queue, conn: Connection
 ) -> None:
