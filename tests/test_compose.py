@@ -87,7 +87,7 @@ def test_the_example_of_settings_names_each_variable_and_no_other(compose: Any) 
     named = dict(re.findall(r"^(\w+)='?(.*?)'?$", (ROOT / ".env.example").read_text(), re.M))
     assert set(named) == used
     assert interpolated(compose, {}) == interpolated(compose, named)
-    page = (ROOT / "docs" / "how-to" / "docker.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "where-it-runs.md").read_text()
     assert set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.M)) == used
 
 

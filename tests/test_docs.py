@@ -184,7 +184,7 @@ def test_the_loop_of_the_page_about_limits_keeps_the_rate_of_each_key(
 ) -> None:
     for name, variable in {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}.items():
         monkeypatch.setenv(variable, str(conninfo_to_dict(dsn)[name]))
-    page = "docs/how-to/limits-by-key.md"
+    page = "docs/how-to/limits-and-fair-share.md"
     (create,) = (code for code in of_page(page, "sql", "runnable") if "unnest" in code)
     conn.execute(create.encode())
     conn.execute("SELECT messages.publish('calls_7', '{\"invoice\": 3}') FROM generate_series(1, 20)")

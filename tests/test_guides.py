@@ -133,7 +133,7 @@ def test_a_session_of_an_orm_publishes_in_its_transaction(conn: Connection, dsn:
 
 
 def manifests() -> list[Any]:
-    found = re.findall(r"^```yaml\n(.*?)^```$", (GUIDES / "kubernetes.md").read_text(), re.M | re.S)
+    found = re.findall(r"^```yaml\n(.*?)^```$", (GUIDES / "where-it-runs.md").read_text(), re.M | re.S)
     return [yaml.safe_load(code) for code in found]
 
 

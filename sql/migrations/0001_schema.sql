@@ -503,7 +503,7 @@ COMMENT ON COLUMN messages.publish_stage.stage_id IS 'The name that its job gave
 COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
 COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
 
--- What the upkeep records of each queue. docs/decisions/0032-history.md
+-- What the upkeep records of each queue. docs/decisions/0021-counts-and-the-page.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,
     grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day', 'all')),

@@ -36,8 +36,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return the page as the site shows it."""
     if words := _WORDS.get(page.file.src_uri):
         page.meta["tags"] = words  # which the index weighs more than any title
-    if page.file.src_uri.startswith("decisions/"):  # they explain, and never say what to do
-        page.meta["search"] = {"exclude": True}
     whole = _MARKER.sub(lambda marker: _GENERATED[marker[1]](), markdown)
     place = Path(page.file.abs_src_path).relative_to(ROOT).as_posix()
     return links.to_repository(whole, place, ROOT, f"{config.extra['repository']}/blob/main")

@@ -27,7 +27,7 @@ def to_repository(markdown: str, page: str, root: Path, repository: str) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link[1]))
         if not (root / path).exists():
             _log.warning("%s links to %s, which does not exist", page, link[1])
-        if path.startswith("docs/") and (root / path).is_file():
+        if path.startswith("docs/") and not path.startswith("docs/decisions/") and (root / path).is_file():
             return link[1]
         return f"{repository}/{path}"
 

@@ -43,7 +43,7 @@ class Intake:
     """The messages of one queue, as one consumer takes them over one connection.
 
     It sends three statements again and again, with one cursor, and reads their rows by position: for ten messages a
-    call of `run` takes longer in Python than in the server (docs/decisions/0024-one-round-trip-per-batch.md).
+    call of `run` takes longer in Python than in the server (docs/decisions/0015-leases-are-not-flushed.md).
     """
 
     def __init__(
