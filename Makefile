@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos failover count bench bench-quick bench-airflow bench-brokers bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos failover count bench bench-quick bench-airflow bench-brokers bench-spark sizing docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 # An image may set it. Hundreds of processes of the tests would then each compile Airflow anew: half of their start.
@@ -123,6 +123,9 @@ bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and 
 
 bench-spark: setup ## Measure the pipeline compared with Spark's own JDBC source, about 20 minutes (BENCH_ARGS="--only export")
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
+
+sizing: setup ## Print what a message costs in disk, WAL and time, and what a million a day make of it, in two minutes
+	@$(BIN)/python -m tools.sizing
 
 bench-airflow: setup ## Measure 1,000 deferred sensors on one triggerer, and its recovery, about 10 minutes (BENCH_ARGS="--only failover")
 	@$(BIN)/python -m benchmarks.triggerer $(BENCH_ARGS)

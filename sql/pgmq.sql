@@ -1,5 +1,5 @@
 -- The names of PGMQ on the queues of schema messages, for clients that speak PGMQ: psql -v ON_ERROR_STOP=1 -f sql/pgmq.sql "$DSN"
--- Optional, and nothing else in sql/ knows it: docs/how-to/pgmq-clients.md. It calls verbs, and where PGMQ acts by id alone, the
+-- Optional, and nothing else in sql/ knows it: docs/how-to/move-here.md. It calls verbs, and where PGMQ acts by id alone, the
 -- statements that sql/README.md has for workers in any language. Run it again after every upgrade.
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -14,7 +14,7 @@ BEGIN
             USING ERRCODE = 'invalid_schema_name', HINT = 'Install it first: pgqueue install --pgmq, or psql -f sql/install.sql';
     ELSIF to_regnamespace('pgmq') IS NULL THEN
         EXECUTE format('CREATE SCHEMA pgmq AUTHORIZATION %I', owner);
-        COMMENT ON SCHEMA pgmq IS 'PGMQ''s names for the queues of schema messages. See docs/how-to/pgmq-clients.md of airflow-provider-pgqueue.';
+        COMMENT ON SCHEMA pgmq IS 'PGMQ''s names for the queues of schema messages. See docs/how-to/move-here.md of airflow-provider-pgqueue.';
     ELSIF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = 'pgmq' AND n.nspowner = to_regrole(quote_ident(owner))
                          AND obj_description(n.oid, 'pg_namespace') LIKE 'PGMQ''s names for %') THEN
         RAISE EXCEPTION 'schema pgmq of database % is not ours: the extension PGMQ, or its SQL, is there', quote_ident(current_database())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tomllib
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from packaging.requirements import Requirement
 from psycopg.conninfo import conninfo_to_dict
 
+from airflow_provider_pgqueue.core import Consumer
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -154,6 +157,27 @@ def test_the_dead_message_of_the_quickstart_is_requeued_and_dismissed_in_this_or
     assert conn.execute("SELECT dead FROM messages.status('orders')").fetchone() == (0,)
 
 
+def test_the_quickstart_shows_what_its_statements_return(conn: Connection) -> None:
+    page = "docs/tutorial/quickstart.md"
+    (example,) = (code for code in of_page(page, "python") if "def handle(" in code)
+    written: dict[str, Any] = {"__name__": "documented_dag"}
+    exec(compile(example, page, "exec"), written)
+    conn.execute("SELECT messages.create_queue('orders')")
+    returned = []
+    for code in of_page(page, "sql", "runnable")[:3]:
+        for statement in _STATEMENT.findall(code):
+            cursor = conn.execute(statement.encode())
+            head = [column.name for column in cursor.description or ()]
+            returned.append([head, *(["" if cell is None else str(cell) for cell in row] for row in cursor)])
+        Consumer(queue_name="orders", handle=written["handle"]).drain(conn)
+    tables = "\n".join(of_page(page, "text")).split("\n\n")
+    shown = [
+        [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line[0] != "-"]
+        for table in tables
+    ]
+    assert shown == returned[2:]
+
+
 def test_what_the_examples_of_queues_say_of_their_results_is_true(conn: Connection) -> None:
     found: dict[str, list[tuple[Any, ...]]] = {}
     for code in of_page("docs/reference/queues.md", "sql", "runnable"):
@@ -207,7 +231,7 @@ def test_the_handler_of_the_page_about_long_work_books_once(
         "SELECT messages.create_queue('shipping', backoff_first => '1 day'), messages.publish('shipping', '{}')"
     )
     conn.execute("CREATE TABLE stock AS SELECT 10 AS parcels")
-    (code,) = of_page("docs/how-to/long-work.md", "py", "long work")
+    (code,) = of_page("docs/how-to/consume.md", "py", "long work")
     exec(compile(code, "program.py", "exec"), {"__name__": "__main__"})  # no order_id: no label
     assert capsys.readouterr().out == "{'retried': 1}\n"
     conn.execute("UPDATE messages.message SET message = '{\"order_id\": 7}', visible_at = clock_timestamp()")
@@ -256,7 +280,7 @@ def test_the_example_of_the_readme_wakes_and_packs_the_order(
     exec(compile(example, "README.md", "exec"), documented)
 
     conn.execute(publish.encode())
-    doorbell = asyncio.run(asyncio.wait_for(_first_event(documented["bell"].trigger), 20))
+    doorbell = asyncio.run(asyncio.wait_for(_first_event(documented["arrived"].trigger), 20))
     ti = SimpleNamespace(dag_id="pack_orders", run_id="r", task_id="pack", map_index=-1, try_number=1, max_tries=1)
     counts = documented["dag"].get_task("pack").execute({"ti": ti})
 
@@ -398,6 +422,13 @@ def test_each_file_and_folder_of_sql_is_described() -> None:
     text = (ROOT / "sql" / "README.md").read_text()
     present = {path.name + ("/" if path.is_dir() else "") for path in (ROOT / "sql").iterdir()} - {"README.md"}
     assert {entry for entry in present if f"| `{entry}` |" not in text} == set()
+
+
+def test_pip_refuses_airflow_2() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["airflow"]
+    (airflow,) = (one for one in map(Requirement, extra) if one.name == "apache-airflow")
+    assert [version for version in ("2.11.0", "3.1.7") if version in airflow.specifier] == []
+    assert "3.1.8" in airflow.specifier
 
 
 def test_make_targets_that_are_named_exist() -> None:

@@ -76,7 +76,7 @@ def test_every_name_of_the_face_has_its_place() -> None:
 def test_every_name_of_the_face_of_spark_has_its_place() -> None:
     from airflow_provider_pgqueue import spark
 
-    assert set(spark.__all__) <= {name.rpartition(".")[2] for name in described("spark-pipelines.md")}
+    assert set(spark.__all__) <= {name.rpartition(".")[2] for name in described("spark-source.md")}
 
 
 def test_every_verb_has_its_place() -> None:
@@ -163,7 +163,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "page"),
     [
-        ("reprocess", "how-to/reprocess/"),
+        ("reprocess", "how-to/dead-messages/"),
         ("retry", "how-to/broken-handlers/"),
         ("DLQ", "how-to/dead-messages/"),
         ("ack", "how-to/consume/"),

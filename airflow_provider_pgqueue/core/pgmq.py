@@ -1,4 +1,4 @@
-"""The names of PGMQ for the queues, which its clients call, and the move of its own: docs/how-to/pgmq-clients.md."""
+"""The names of PGMQ for the queues, which its clients call, and the move of its own: docs/how-to/move-here.md."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.pgmq.conftest import call
 
 Connection = psycopg.Connection[Any]
 CLIENTS = Path(__file__).parent / "clients"
-# What PGMQ has and we do not; all but these pass. docs/how-to/pgmq-clients.md
+# What PGMQ has and we do not; all but these pass. docs/how-to/move-here.md
 NOT_OFFERED = {
     "unlogged_queue": "pgmq.create_unlogged",
     "partitioned_queue": "pgmq.create_partitioned",

@@ -253,7 +253,7 @@ def test_what_is_not_offered_says_what_to_use(orders: Connection, statement: str
 
 
 def test_the_page_runs(names: Connection) -> None:
-    for statement in of_page("docs/how-to/pgmq-clients.md", "sql", "runnable: pgmq")[0].strip().split(";\n"):
+    for statement in of_page("docs/how-to/move-here.md", "sql", "runnable: pgmq")[0].strip().split(";\n"):
         names.execute(statement.encode())
     assert results(names) == ["success"]
 

@@ -19,9 +19,8 @@ _LOADED: Final = re.compile(r'<(?:script|img|iframe|link rel="stylesheet")[^>]* 
 # For words that users bring from elsewhere, the page that a search of the site finds first.
 _WORDS: Final = {
     "tutorial/quickstart.md": ["install airflow", "install", "getting started"],
-    "how-to/reprocess.md": ["reprocess", "nightly"],
     "how-to/broken-handlers.md": ["retry", "retries", "back-off"],
-    "how-to/dead-messages.md": ["DLQ", "dead letter queue", "poison"],
+    "how-to/dead-messages.md": ["DLQ", "dead letter queue", "poison", "reprocess", "nightly"],
     "how-to/consume.md": ["ack", "acknowledge", "consume", "sensor"],
     "how-to/publish.md": ["enqueue", "send"],
 }
