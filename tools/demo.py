@@ -59,7 +59,11 @@ def demonstrate(description: str | None, run: Callable[[int | None], int]) -> in
 
 def _run(flights: int | None) -> int:
     with fresh_stack() as (cluster, stack), psycopg.connect(cluster.dsn(QUEUE_DATABASE), autocommit=True) as conn:
-        return Demo(stack, conn, flights).run()
+        account = Demo(stack, conn, flights).run()
+    # After everything is stopped, so that the result is the last thing on the screen.
+    console.print(f"[bold]{account.sentence}")
+    console.print("Next: `make up` starts it all again, with what happened here, and prints the address of the page.")
+    return 0 if account.balances and account.published == min(flights or ALL_FLIGHTS, ALL_FLIGHTS) else 1
 
 
 @contextmanager
@@ -106,8 +110,8 @@ class Demo:
         self.killed: str | None = None
         self.listeners: tuple[int, int] = (0, 0)
 
-    def run(self) -> int:
-        """Run all steps and print the summary; 0 if the accounts balance."""
+    def run(self) -> Account:
+        """Run all steps, print the summary, and return the account."""
         with step("Installing the queue (DAG pgqueue_setup)"):
             self._install()
             console.print(f"  upkeep: [bold]{self.upkeep}")
@@ -125,7 +129,7 @@ class Demo:
             self._probe()
         account = read_account(self.conn)
         self._summary(account, elapsed)
-        return 0 if account.balances and account.published == self.expected else 1
+        return account
 
     def _install(self) -> None:
         run_id = self.client.trigger("pgqueue_setup")
@@ -215,8 +219,6 @@ class Demo:
             f"published {account.published:,} + requeued {account.requeued:,} {sign} "
             + " + ".join(f"{result} {number:,}" for result, number in sorted(account.results.items()))
         )
-        console.print("Next: `make up` starts the stack again, with all that happened; docs/tutorial/quickstart.md.")
-        console.print(f"The page of the queues is then at {self.stack.url}/plugin/queues")
 
 
 if __name__ == "__main__":

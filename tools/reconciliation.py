@@ -8,6 +8,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from airflow_provider_pgqueue.core.quantity import quantity
+
 _ACCOUNT = """
 WITH every AS (
     SELECT requeued_from, 'still queued' AS result FROM messages.message WHERE queue_name = 'flights'
@@ -62,6 +64,23 @@ class Account:
             and self.archived_twice == 0
             and self.in_both == 0
             and self.departures == self.results.get("success", 0)
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What was sent, whether anything was lost or doubled, how many failed on purpose, and what became of these."""
+        success, dead = self.results.get("success", 0), sum(self.results.values()) - self.results.get("success", 0)
+        if not self.balances or dead != self.requeued + self.dismissed:
+            return (
+                f"The accounts do not balance. Published: {quantity(self.published, 'flight')}; requeued:"
+                f" {self.requeued:,}; succeeded: {success:,}, with {quantity(self.departures, 'departure')};"
+                f" failed or still waiting: {dead:,}, of which {self.dismissed:,} dismissed."
+            )
+        return (
+            f"Published: {quantity(self.published, 'flight')}. Nothing was lost or doubled: {success:,} departed once"
+            f" each, and {self.dismissed:,} ended as dismissed, with a reason. Failed on purpose: {quantity(dead)},"
+            f" of which {self.requeued:,} repaired and published again and {self.dismissed:,} dismissed."
+            f" Delivered again after a consumer failed or was killed: {quantity(self.delivered_again)}."
         )
 
 

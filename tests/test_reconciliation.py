@@ -1,0 +1,59 @@
+"""What the demo says of its flights at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tools.reconciliation import read_account
+
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def flights(conn: Connection) -> Connection:
+    """Four flights: three departed, one of them after it was repaired, and one was dismissed."""
+    conn.execute("CREATE SCHEMA flights; CREATE TABLE flights.departure (id bigint)")
+    conn.execute("SELECT messages.create_queue('flights'), messages.create_queue('wakeups')")
+    conn.execute("SELECT messages.publish_batch('flights', '[1, 2, 3, 4]')")
+    _archive(conn, 2, "success")
+    _archive(conn, 2, "rejected")
+    conn.execute("SELECT messages.dismiss(lock_token, ARRAY[id], 'cancelled') FROM messages.lease_dead('flights', 1)")
+    conn.execute("SELECT count(*) FROM messages.requeue_dead('flights', results => '{rejected}')")
+    _archive(conn, 1, "success")
+    conn.execute("INSERT INTO flights.departure VALUES (1), (2), (3)")
+    return conn
+
+
+def _archive(conn: Connection, messages: int, result: str) -> None:
+    ended = conn.execute(
+        "SELECT messages.archive(lock_token, ARRAY[id], result => %s) FROM messages.lease('flights', %s)",
+        [result, messages],
+    )
+    assert ended.rowcount == messages
+
+
+def test_the_demo_ends_with_what_became_of_the_flights(flights: Connection) -> None:
+    assert read_account(flights).sentence == (
+        "Published: 4 flights. Nothing was lost or doubled: 3 departed once each, and 1 ended as dismissed, with a"
+        " reason. Failed on purpose: 2 messages, of which 1 repaired and published again and 1 dismissed."
+        " Delivered again after a consumer failed or was killed: 0 messages."
+    )
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "INSERT INTO flights.departure VALUES (3)",
+        "DELETE FROM messages.archive_rows WHERE id = (SELECT min(id) FROM messages.archive_rows)",
+        "UPDATE messages.archive_rows SET remedy = NULL, remedied_at = NULL, remedied_by = NULL, dismissed_for = NULL"
+        " WHERE remedy = 'dismissed'",
+    ],
+    ids=["an effect twice", "a message lost", "a dead message open"],
+)
+def test_the_demo_says_when_the_accounts_do_not_balance(flights: Connection, mistake: str) -> None:
+    assert read_account(flights).balances
+    flights.execute(mistake)  # type: ignore[arg-type]
+    assert read_account(flights).sentence.startswith("The accounts do not balance. ")
