@@ -11,6 +11,7 @@ DECLARE
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'message_outcomes outcome_counts status ready_queues closed_queues dead_queues dead_causes'],
+        ['consumer observer upkeep pipeline', 'scan'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend retried_causes workers'],
         ['observer', 'message_life audit_log search_messages next_ids'],
         ['consumer', 'release_messages'],

@@ -145,6 +145,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/next_ids.sql
 \ir functions/queues/planned_messages.sql
 \ir functions/queues/ready_queues.sql
+\ir functions/queues/scan.sql
 \ir functions/queues/lease_policy.sql
 \ir functions/queues/closed_queues.sql
 \ir functions/queues/check_queue.sql

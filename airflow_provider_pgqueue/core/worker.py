@@ -315,7 +315,7 @@ class Worker:
         return _soonest(found)
 
     def _question(self) -> verbs.Statement[list[ReadyQueue]]:
-        return verbs.ready_queues([self.consumer.queue_name], count_up_to=1)
+        return verbs.scan([self.consumer.queue_name], count_up_to=1)
 
 
 def _soonest(found: list[ReadyQueue]) -> timedelta | None:

@@ -123,7 +123,7 @@ class MessageWatch(Watch):
 
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[ReadyQueue]]:
-        return verbs.ready_queues(
+        return verbs.scan(
             sorted({watch.queue_name for watch in watches}),
             count_up_to=max(_COUNT_UP_TO, *(watch.min_messages for watch in watches)),
         )

@@ -45,6 +45,8 @@ SELECT count(*) FROM messages.archive('00000000-0000-0000-0000-000000000000', AR
 SELECT messages.once('$q', 1), messages.once('$q', 1);
 -- ready_queues
 SELECT queue_name FROM messages.ready_queues(ARRAY['$q']);
+-- scan
+SELECT queue_name FROM messages.scan(ARRAY['$q']);
 -- dead_causes
 SELECT fingerprint, waiting, example FROM messages.dead_causes('$q');
 -- search_messages

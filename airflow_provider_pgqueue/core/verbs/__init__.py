@@ -100,6 +100,7 @@ from airflow_provider_pgqueue.core.verbs.queues import (
     purge_queue as purge_queue,
     ready_queues as ready_queues,
     resume_queue as resume_queue,
+    scan as scan,
     status as status,
 )
 from airflow_provider_pgqueue.core.verbs.roles import (

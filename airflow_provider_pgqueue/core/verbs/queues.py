@@ -120,6 +120,11 @@ def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int
     return Statement("ready_queues", locals(), list_of(ReadyQueue))
 
 
+def scan(queue_names: Collection[str], *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
+    """End what is due in these queues, and return what `ready_queues` returns then: for whoever waits."""
+    return Statement("scan", locals(), list_of(ReadyQueue))
+
+
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
     """Return the names among these for which nobody should wait: unknown to the session, or of a paused queue."""
     return Statement("closed_queues", locals(), list_of(ClosedQueue))

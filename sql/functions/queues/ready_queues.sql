@@ -3,14 +3,12 @@ CREATE OR REPLACE FUNCTION messages.ready_queues(
     count_up_to integer DEFAULT 1000
 )
 RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[], oldest_at timestamptz)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_number('count_up_to', count_up_to, 0, 2147483647);
-    -- End what is due: perhaps nobody else is there to do it.
-    PERFORM messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
     RETURN QUERY
     WITH asked AS MATERIALIZED (           -- one time for all lanes, in any plan
         SELECT clock_timestamp() AS moment,
@@ -60,4 +58,4 @@ BEGIN
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
 END $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, or when rate_limit allows the next lease), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, or when rate_limit allows the next lease), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. Changes nothing: whoever waits calls scan(). PQ004: a negative number.';

@@ -5,16 +5,13 @@ CREATE OR REPLACE FUNCTION messages.run_backlog(
     OUT held    bigint,
     OUT waiting bigint
 )
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment timestamptz;
+    moment timestamptz := clock_timestamp();
 BEGIN
     PERFORM messages.check_queue(run_backlog.queue_name, 'observe');
-    -- What is due may be ready only then, and nobody else may be there to look.
-    PERFORM messages.look(run_backlog.queue_name);
-    moment := clock_timestamp();
     SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
            -- No space may follow: the name of one run may be the beginning of another's.
            count(*) FILTER (WHERE NOT free AND starts_with(lease.locked_by, run_backlog.holder)
@@ -27,4 +24,4 @@ BEGIN
     waiting := waiting - ready - held;
 END $$;
 COMMENT ON FUNCTION messages.run_backlog(text, text) IS
-    'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';
+    'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue, and changes none: call scan() first, so that what is due counts as ready. PQ001: unknown queue.';

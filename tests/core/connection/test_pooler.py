@@ -98,11 +98,11 @@ def test_a_listener_looks_in_another_session_each_time(
         async with await connect_async(pooled_dsn) as other:
 
             async def look(own: psycopg.AsyncConnection[Any]) -> timedelta:
-                await run_async(own, verbs.ready_queues(["orders"]))
+                await run_async(own, verbs.scan(["orders"]))
                 # The other client takes the session that was used last.
                 async with other.transaction():
                     await other.execute("SELECT")
-                    await run_async(own, verbs.ready_queues(["orders"]))
+                    await run_async(own, verbs.scan(["orders"]))
                 looks.append(1)
                 return timedelta(milliseconds=1)
 

@@ -84,7 +84,7 @@ def test_an_idle_worker_takes_a_message_as_soon_as_the_lease_of_another_ends(
     queue("orders")
     consumer = Consumer(queue_name="orders", handle=lambda message: None)
     with working(Worker(conninfo=dsn, consumer=consumer, poll_interval=30)):
-        until_waiting(conn, "application_name = 'pgqueue listener' AND query LIKE '%ready_queues(%' AND state = 'idle'")
+        until_waiting(conn, "application_name = 'pgqueue listener' AND query LIKE '%scan(%' AND state = 'idle'")
         ends = []
         for done in range(3):
             with conn.transaction():

@@ -397,8 +397,8 @@ def test_a_waiter_looks_again_soon_while_an_open_transaction_holds_the_head(
         run(idle, verbs.consume("orders"))
     publish(conn, "a2")
     assert lease(other) == []
-    (found,) = run(other, verbs.ready_queues(["orders"]))
+    (found,) = run(other, verbs.scan(["orders"]))
     assert found.next_in <= timedelta(seconds=1)
     idle.commit()
-    until(lambda: run(other, verbs.ready_queues(["orders"]))[0].ready, timeout=3, what="the look that finds it")
+    until(lambda: run(other, verbs.scan(["orders"]))[0].ready, timeout=3, what="the look that finds it")
     assert bodies(lease(other)) == ["a2"]

@@ -10,9 +10,16 @@ import psycopg
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import ReadyQueue
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
+
+
+def until_over(conn: Connection) -> None:
+    """Wait until all leases have ended."""
+    live = "SELECT FROM messages.message WHERE lock_expires_at >= clock_timestamp()"
+    until(lambda: conn.execute(live).rowcount == 0, what="the end of the leases")
 
 
 def ready(conn: Connection) -> ReadyQueue | None:
@@ -24,6 +31,30 @@ def test_where_nothing_comes_later_nobody_is_told_to_look_again(conn: Connection
     run(conn, verbs.publish(queue("orders"), 1))
     found = ready(conn)
     assert (found.ready, found.next_in) == (1, None)
+
+
+def test_a_question_changes_nothing_and_a_scan_ends_what_is_due(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 1, group_key="a"))
+    assert len(run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))) == 1
+    until_over(conn)
+    reader = connect()
+    reader.execute("SET default_transaction_read_only = on")
+    assert (ready(reader).ready, ready(reader).next_in) == (0, timedelta(milliseconds=10)), "somebody has to scan"
+    with conn.transaction():
+        assert ready(conn).ready == 0
+        assert run(conn, verbs.run_backlog("", "orders"))["waiting"] == 0
+        assert conn.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
+    (found,) = run(conn, verbs.scan(["orders"]))
+    assert found.ready == 1
+    assert ready(reader).ready == 1
+
+
+def test_a_scan_of_no_queue_and_of_one_that_is_unknown_finds_nothing(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    assert run(conn, verbs.scan([])) == run(conn, verbs.scan(["bills"])) == []
+    assert conn.execute("SELECT FROM messages.scan(NULL)").rowcount == 0
 
 
 def test_a_queue_with_as_many_leases_as_it_may_have_has_none_ready_and_is_looked_at_soon(

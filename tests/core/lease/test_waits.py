@@ -98,6 +98,7 @@ CALLS = {
     "requeue_dead": f"SELECT messages.requeue_dead('orders', ids => {IDLE})",
     "resume_queue": "SELECT messages.resume_queue('orders')",
     "revoke_queue": "SELECT messages.revoke_queue('orders', 'pg_monitor', 'observe')",
+    "scan": "SELECT messages.scan('{orders,other}')",
     "stage_publish": "SELECT messages.stage_publish('job')",
     "start_dispatch": f"SELECT messages.start_dispatch({DISPATCH})",
     "take_over": "SELECT messages.take_over()",

@@ -314,7 +314,7 @@ def test_a_message_that_comes_back_gives_newcomers_no_turns_that_have_passed(
         run(conn, verbs.release(first.lock_token, [first.id]))
 
     def it_came() -> bool:
-        return run(conn, verbs.ready_queues(["orders"], count_up_to=2000))[0].ready == 1000
+        return run(conn, verbs.scan(["orders"], count_up_to=2000))[0].ready == 1000
 
     until(it_came, what="the message")
     fill(conn, "new", 500)

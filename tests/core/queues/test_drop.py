@@ -84,6 +84,7 @@ def lock_by_hand(conn: Connection, chance: random.Random) -> None:
 def look(conn: Connection, _chance: random.Random) -> None:
     run(conn, verbs.status())
     run(conn, verbs.ready_queues())
+    run(conn, verbs.scan(["orders"]))
 
 
 def keep_up(conn: Connection, _chance: random.Random) -> None:

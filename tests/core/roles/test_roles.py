@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -95,6 +96,7 @@ VERBS = {
     "requeued_results": ("SELECT messages.requeued_results('repair night 1', 10)", "consumer admin"),
     "status": ("SELECT messages.status()", "consumer observer admin"),
     "ready_queues": ("SELECT messages.ready_queues()", "consumer observer admin"),
+    "scan": ("SELECT messages.scan('{orders}')", "consumer observer upkeep pipeline admin"),
     "closed_queues": ("SELECT messages.closed_queues(ARRAY['orders'])", "consumer observer admin"),
     "outcome_counts": ("SELECT messages.outcome_counts(reference => 'a')", "consumer observer admin"),
     "message_outcomes": ("SELECT messages.message_outcomes(ARRAY[1])", "consumer observer admin"),
@@ -327,6 +329,7 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
         "SELECT queue_name FROM messages.status()",
         "SELECT queue_name FROM messages.ready_queues()",
         "SELECT queue_name FROM messages.ready_queues(ARRAY['orders', 'bills'])",
+        "SELECT queue_name FROM messages.scan(ARRAY['orders', 'bills'])",
         "SELECT queue_name FROM messages.dead_queues()",
         "SELECT cause_queue FROM messages.dead_causes()",
         "SELECT message_queue FROM messages.search_messages()",
@@ -340,6 +343,16 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
         assert names(bob, query) == {"orders"}, query
         if "granted" not in query:
             assert {"orders", "bills"} <= names(conn, query), query
+
+
+def test_a_team_ends_nothing_in_the_queue_of_another(conn: Connection, bob: Connection) -> None:
+    for queue_name in ("orders", "bills"):
+        run(conn, verbs.publish(queue_name, 1))
+        run(conn, verbs.lease(queue_name, lease_for=timedelta(milliseconds=1)))
+    left = "SELECT queue_name FROM messages.message WHERE lock_expires_at < clock_timestamp()"
+    until(lambda: names(conn, left) == {"orders", "bills"})
+    run(bob, verbs.scan(["orders", "bills"]))
+    assert names(conn, left) == {"bills"}
 
 
 def test_a_team_counts_its_own_messages_of_a_reference(conn: Connection, bob: Connection) -> None:
@@ -628,6 +641,7 @@ def test_shadows_of_a_hostile_session_change_nothing(conn: Connection, login: Lo
     for call in (
         "status()",
         "ready_queues()",
+        "scan('{orders}')",
         "dead_causes()",
         "search_messages()",
         "lease_dead('orders')",

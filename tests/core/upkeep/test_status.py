@@ -101,7 +101,7 @@ def test_the_oldest_ready_message_is_found_behind_ten_thousand_that_are_leased(c
     for _ in range(2):
         assert len(run(conn, verbs.lease("orders", max_messages=10_000))) == 10_000
     look_again(conn)  # which moves the mark behind them
-    run(conn, verbs.ready_queues(["orders"]))
+    run(conn, verbs.scan(["orders"]))
     quick, exact = both(conn)
     assert quick.oldest_age is not None
     assert exact.oldest_age is not None

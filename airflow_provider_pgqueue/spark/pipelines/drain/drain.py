@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
-from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.argument import LEASE_FOR, check, optional, text, whole
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
@@ -246,6 +246,8 @@ class _Drain:
 
     def _look(self) -> Row:
         with self._pipeline.connect() as conn:
+            # What is due may be ready only then, and perhaps nobody else is there to scan.
+            run(conn, verbs.scan([self._share.queue], count_up_to=0))
             return self._share.backlog(conn)
 
     def _say(self) -> None:
