@@ -68,6 +68,15 @@ def next_of(conn: Connection) -> list[Any]:
     return bodies(found)
 
 
+def archive_by_plain_sql(conn: Connection, message: Message) -> None:
+    conn.execute(
+        "WITH gone AS (DELETE FROM messages.message WHERE id = %s RETURNING *)"
+        " INSERT INTO messages.message_archive (id, created_at, queue_name, group_key, result, message)"
+        " SELECT id, created_at, queue_name, group_key, 'success', message FROM gone",
+        [message.id],
+    )
+
+
 def others_move_the_mark(conn: Connection) -> None:
     """Publish and finish other messages for a while, so that leases move the mark past what is not committed."""
     for number in range(10):
@@ -298,12 +307,7 @@ def test_what_ends_in_an_old_snapshot_without_a_place_leaves_nobody(
     if verb == "dismiss":
         run(strict, verbs.dismiss(dead.lock_token, [dead.id], "an order of a test"))
     else:
-        strict.execute(
-            "WITH gone AS (DELETE FROM messages.message WHERE id = %s RETURNING *)"
-            " INSERT INTO messages.message_archive (id, created_at, queue_name, group_key, result, message)"
-            " SELECT id, created_at, queue_name, group_key, 'success', message FROM gone",
-            [a1.id],
-        )
+        archive_by_plain_sql(strict, a1)
     strict.commit()
     assert next_of(conn) == ["a2"]
 
@@ -344,6 +348,78 @@ def test_a_group_of_several_places_uses_each_that_a_delay_gives_up_and_waits_for
     assert next_of(conn) == ["a3"]
     finish(conn, a2)
     assert next_of(conn) == ["a0"]
+
+
+def test_the_first_of_a_group_keeps_its_turn_while_it_is_delayed(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    look_later(conn)
+    run(conn, verbs.publish("orders", "a1", group_key="a", delay=timedelta(hours=1)))
+    publish(conn, "a2")
+    assert lease(conn) == []
+
+
+def test_an_arrival_with_a_delay_is_let_in_at_its_end_where_others_may_pass(conn: Connection, queue: Queue) -> None:
+    queue("orders", max_leased_per_group=2)
+    look_later(conn)
+    run(conn, verbs.publish("orders", "a1", group_key="a", delay=timedelta(milliseconds=300)))
+    assert next_of(conn) == ["a1"]
+
+
+INSERTED = """
+    INSERT INTO messages.message (queue_name, message, group_key, lock_expires_at)
+    VALUES ('orders', '"last"', 'a', clock_timestamp() + interval '10 ms')
+"""
+LOCKED = """
+    UPDATE messages.message SET message = '"last"', lock_expires_at = clock_timestamp() + interval '10 ms'
+     WHERE message = '"a3"'
+"""
+
+
+@pytest.mark.parametrize(("limit", "published", "by"), [(1, ["a1"], INSERTED), (2, ["a1", "a2", "a3"], LOCKED)])
+def test_what_plain_sql_leased_waits_in_its_group_once_its_lease_has_ended(
+    conn: Connection, queue: Queue, limit: int, published: list[str], by: str
+) -> None:
+    queue("orders", max_leased_per_group=limit)
+    publish(conn, *published)
+    a1, *_ = lease(conn)
+    look_later(conn)
+    conn.execute(by.encode())
+
+    def came_back() -> bool:
+        assert lease(conn) == [], "the group has no place"
+        locked = "SELECT FROM messages.message WHERE message = '\"last\"' AND lock_expires_at IS NOT NULL"
+        return conn.execute(locked).rowcount == 0
+
+    until(came_back, timeout=SOON, what="the end of the lock")
+    finish(conn, a1)
+    assert next_of(conn) == ["last"]
+
+
+def test_a_message_that_plain_sql_moves_to_another_group_leaves_its_place_to_the_next(
+    conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2")
+    run(conn, verbs.scan(["orders"]))
+    look_later(conn)
+    conn.execute("UPDATE messages.message SET group_key = 'b' WHERE message = to_jsonb('a1'::text)")
+    found: list[Message] = []
+    until(lambda: found.extend(lease(conn)) or len(found) == 2, timeout=SOON, what="both messages")
+    assert sorted(bodies(found)) == ["a1", "a2"]
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_the_next_of_a_group_follows_what_plain_sql_archives(
+    conn: Connection, idle: Connection, queue: Queue, isolation: str
+) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2")
+    (a1,) = lease(conn)
+    look_later(conn)
+    idle.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
+    archive_by_plain_sql(idle, a1)
+    idle.commit()
+    assert next_of(conn) == ["a2"]
 
 
 def test_whoever_waits_hears_of_the_next_of_a_group_unless_it_is_taken_at_once(
