@@ -41,7 +41,7 @@ BEGIN
                AND NOT EXISTS (SELECT FROM messages.timer t
                                 WHERE t.queue_name = q.queue_name AND t.group_key IS NOT NULL AND t.at <= called AND t.at > called - interval '5 s')
                -- session_is_limited(), without the cost of a call
-               AND NOT (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE));
+               AND (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE) IS NOT TRUE);
     IF NOT FOUND THEN
         RETURN;
     END IF;

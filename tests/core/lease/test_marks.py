@@ -309,3 +309,20 @@ def test_a_lease_from_a_lane_without_a_mark_ends(conn: Connection, queue: Queue)
     assert [message.body for message in lease(conn, lease_for=timedelta(milliseconds=100))] == [1]
     assert conn.execute("SELECT count(*) FROM messages.timer").fetchone() == (1,)
     until(lambda: lease(conn), what="the end of the lease")
+
+
+def test_a_lease_that_finds_enough_does_not_look_where_the_group_roles_were_left_out(
+    conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
+    look_later(conn)
+    conn.execute("SET track_functions = 'all'")
+    with conn.transaction(force_rollback=True):
+        conn.execute(
+            "ALTER ROLE messages_limited RENAME TO limited; CREATE ROLE packer;"
+            " GRANT messages_consumer TO packer; SET SESSION AUTHORIZATION packer"
+        )
+        assert bodies(lease(conn)) == [1]
+        calls = "SELECT sum(pg_stat_get_xact_function_calls(oid)) FROM pg_proc WHERE proname = %s"
+        found = [conn.execute(calls, [name]).fetchone() for name in ("take_first", "prepare_lease")]
+    assert found == [(1,), (None,)]
