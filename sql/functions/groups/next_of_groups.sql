@@ -6,7 +6,7 @@ AS $$
 DECLARE
     policy  messages.queue;
     is_old  CONSTANT boolean := current_setting('transaction_isolation') <> 'read committed';
-    first   record;
+    turn    record;
     entered bigint[] := '{}';
     mine    text[];
     free    record;
@@ -17,11 +17,11 @@ BEGIN
             PERFORM messages.set_group_timers(policy.queue_name, keys);
         END IF;
         -- The caller has freed these places, so they are his to give.
-        first := messages.let_in(policy, keys, places);
-        IF cardinality(first.entered) = cardinality(keys) THEN       -- mostly
-            RETURN first.entered;
+        turn := messages.let_in(policy, keys, places);
+        IF cardinality(turn.entered) = cardinality(keys) THEN       -- mostly
+            RETURN turn.entered;
         END IF;
-        entered := first.entered;
+        entered := turn.entered;
     END IF;
     -- For a place that nobody has, the group is locked until the commit, and looked at in a new snapshot: whoever comes next sees what
     -- this one did. Nobody waits for that lock: a timer looks again.
@@ -45,11 +45,11 @@ BEGIN
                  WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place IS NOT NULL ORDER BY m.place))
          LIMIT waiting.number) p;
     IF free.keys IS NOT NULL THEN
-        first := messages.let_in(policy, free.keys, free.places);
-        entered := entered || first.entered;
-        IF cardinality(first.entered) < cardinality(first.ids) THEN
+        turn := messages.let_in(policy, free.keys, free.places);
+        entered := entered || turn.entered;
+        IF cardinality(turn.entered) < cardinality(turn.ids) THEN
             PERFORM messages.set_group_timers(policy.queue_name, ARRAY(
-                SELECT m.group_key FROM messages.message_rows m WHERE m.id = ANY (first.ids) AND m.id <> ALL (first.entered)));
+                SELECT m.group_key FROM messages.message_rows m WHERE m.id = ANY (turn.ids) AND m.id <> ALL (turn.entered)));
         END IF;
     END IF;
     IF is_old THEN                         -- or too old to see that a place is free by now

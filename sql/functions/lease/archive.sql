@@ -11,9 +11,10 @@ CREATE OR REPLACE FUNCTION messages.archive(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    finished record := messages.finish(archive.lock_token, archive.ids, archive.result, archive.details, archive.handled_by,
-                                       archive.outcomes, archive.output, archive.failure);
+    finished record;
 BEGIN
+    finished := messages.finish(archive.lock_token, archive.ids, archive.result, archive.details, archive.handled_by,
+                                archive.outcomes, archive.output, archive.failure);
     IF finished.entered <> '{}' THEN
         PERFORM messages.ring_for(finished.queue_name, finished.entered[1]);
     END IF;

@@ -10,9 +10,10 @@ CREATE OR REPLACE FUNCTION messages.archive_and_lease(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    finished record := messages.finish(archive_and_lease.lock_token, archive_and_lease.ids, 'success', NULL, archive_and_lease.locked_by,
-                                       archive_and_lease.outcomes, NULL, NULL);
+    finished record;
 BEGIN
+    finished := messages.finish(archive_and_lease.lock_token, archive_and_lease.ids, 'success', NULL, archive_and_lease.locked_by,
+                                archive_and_lease.outcomes, NULL, NULL);
     archived := CASE WHEN finished.done @> archive_and_lease.ids THEN NULL ELSE coalesce(finished.done, '{}') END;
     RETURN QUERY SELECT l, archived FROM messages.lease(archive_and_lease.queue_name, archive_and_lease.max_messages,
                                                         archive_and_lease.lease_for, archive_and_lease.locked_by) l;

@@ -7,11 +7,12 @@ AS $$
 DECLARE
     token  uuid    := gen_random_uuid();
     wanted integer := consume.max_messages;
-    first  record  := messages.take_first(consume.queue_name, wanted, NULL);
-    again  record;
     taken  integer := 0;
+    first  record;
+    rest   record;
 BEGIN
     -- A lease and its archive in one call: nobody else sees the lease, so it needs no timer.
+    first := messages.take_first(consume.queue_name, wanted, NULL);
     FOR try IN 1 .. 2 LOOP
         IF first.ids IS NOT NULL THEN
             RETURN QUERY
@@ -24,9 +25,9 @@ BEGIN
             taken := taken + cardinality(first.ids);
         END IF;
         EXIT WHEN try = 2 OR taken = wanted AND taken > 0;
-        again := messages.prepare_lease(consume.queue_name, wanted - taken, first.moment, consumes => true);
-        EXIT WHEN again.wanted = 0;
-        first := messages.take_first(consume.queue_name, again.wanted, again.moment);
+        rest := messages.prepare_lease(consume.queue_name, wanted - taken, first.moment, consumes => true);
+        EXIT WHEN rest.wanted = 0;
+        first := messages.take_first(consume.queue_name, rest.wanted, rest.moment);
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS

@@ -12,14 +12,15 @@ DECLARE
     token  uuid        := gen_random_uuid();
     holder text        := coalesce(left(lease.locked_by, 1024), session_user);
     wanted integer     := lease.max_messages;
-    first  record      := messages.take_first(lease.queue_name, wanted, NULL);
-    until  timestamptz;
-    again  record;
     taken  integer     := 0;
+    first  record;
+    rest   record;
+    until  timestamptz;
 BEGIN
     IF lease.lease_for IS NOT NULL THEN
         PERFORM messages.check_duration('lease_for', lease.lease_for, '1 millisecond', '12 hours');
     END IF;
+    first := messages.take_first(lease.queue_name, wanted, NULL);
     FOR try IN 1 .. 2 LOOP
         IF first.ids IS NOT NULL THEN
             until := first.moment + coalesce(lease.lease_for, first.lease_for);
@@ -33,9 +34,9 @@ BEGIN
             taken := taken + cardinality(first.ids);
         END IF;
         EXIT WHEN try = 2 OR taken = wanted AND taken > 0;
-        again := messages.prepare_lease(lease.queue_name, wanted - taken, first.moment);
-        EXIT WHEN again.wanted = 0;
-        first := messages.take_first(lease.queue_name, again.wanted, again.moment);
+        rest := messages.prepare_lease(lease.queue_name, wanted - taken, first.moment);
+        EXIT WHEN rest.wanted = 0;
+        first := messages.take_first(lease.queue_name, rest.wanted, rest.moment);
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lease(text, integer, interval, text) IS
