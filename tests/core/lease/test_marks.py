@@ -202,6 +202,16 @@ def test_what_leases_gave_back_goes_before_what_a_look_has_found_ready(conn: Con
     assert bodies(lease(conn, 10)) == list(range(5, 15))
 
 
+def test_a_lease_moves_the_mark_right_before_the_first_message_that_it_found(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    look_later(conn)
+    recent = "SELECT FROM messages.message WHERE visible_at > clock_timestamp() - interval '10 ms'"
+    until(lambda: conn.execute(recent).rowcount == 0, what="the mark to be allowed to reach it")
+    assert bodies(lease(conn)) == [1]
+    at_the_mark = "SELECT FROM messages.message m JOIN messages.lane l USING (queue_name, priority)"
+    assert conn.execute(f"{at_the_mark} WHERE messages.stored_time(l.mark) = m.visible_at - interval '1 us'".encode()).rowcount == 1
+
+
 def test_a_publisher_that_commits_within_five_milliseconds_needs_no_look(
     conn: Connection, connect: Connect, queue: Queue
 ) -> None:

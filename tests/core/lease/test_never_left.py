@@ -120,15 +120,19 @@ def test_a_lease_that_ended_in_an_open_transaction_comes_back(conn: Connection, 
     assert next_of(conn) == ["1"]
 
 
-def test_a_delay_that_ends_before_its_transaction_does_comes_back(
-    conn: Connection, idle: Connection, queue: Queue
+@pytest.mark.parametrize("held", ["released", "locked"])
+def test_a_delay_that_ends_while_a_transaction_has_the_message_comes_back(
+    conn: Connection, idle: Connection, queue: Queue, held: str
 ) -> None:
     queue("orders")
     publish(conn, "1")
     (message,) = lease(conn)
     look_later(conn)
-    run(idle, verbs.release(message.lock_token, [message.id], delay=timedelta(milliseconds=10)))
+    session = idle if held == "released" else conn
+    run(session, verbs.release(message.lock_token, [message.id], delay=timedelta(milliseconds=10)))
+    idle.execute("SELECT FROM messages.message_rows WHERE id = %s FOR UPDATE", [message.id])
     others_move_the_mark(conn)
+    assert lease(conn) == []
     idle.commit()
     assert next_of(conn) == ["1"]
 
