@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
+from airflow_provider_pgqueue.sensors.sensor import DoorbellSensor
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_pgqueue.core.argument import Rule
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
+from airflow_provider_pgqueue.sensors.sensor import DoorbellSensor
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES, PgQueueMessageTrigger
 
 

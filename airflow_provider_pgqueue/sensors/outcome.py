@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import DEAD_RESULTS
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.result import SENSOR_TIMEOUT, ObjectSensor
+from airflow_provider_pgqueue.sensors.sensor import SENSOR_TIMEOUT, ObjectSensor
 from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.outcome import OUTCOME_RULES, PgQueueOutcomeTrigger
