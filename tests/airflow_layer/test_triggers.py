@@ -65,6 +65,7 @@ def as_task(trigger: BaseEventTrigger) -> BaseEventTrigger:
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
 def test_a_trigger_comes_back_from_the_database_as_it_was(trigger: BaseEventTrigger) -> None:
     classpath, arguments = trigger.serialize()
+    assert arguments.keys() == trigger.rules.keys()
     module, name = classpath.rsplit(".", 1)
     stored = json.loads(json.dumps(serialize(arguments)))
     again = getattr(__import__(module, fromlist=[name]), name)(**deserialize(stored))

@@ -22,7 +22,7 @@ import pytest
 from airflow_provider_pgqueue.core import HandlerBroken, InvalidArgument, run, verbs
 from airflow_provider_pgqueue.export.connection import Database
 from airflow_provider_pgqueue.spark.pipelines.drain.task import Share
-from tests.waiting import until, until_leases_expire
+from tests.waiting import until, until_leases_expire, until_past
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -187,6 +187,19 @@ def test_a_call_that_hangs_is_left(share: NewShare, conn: Connection, queue: Que
     counts = share(hang).run(0)
     assert (counts["success"], counts["lock_expired"]) == (39, 1)
     assert results(conn) == {"success": 39, "lock_expired": 1}
+
+
+def test_a_lease_is_renewed_while_the_function_works(share: NewShare, dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders", lease_for="1 second")
+    publish(conn, 3)
+
+    def slow(messages: pa.Table) -> None:
+        with psycopg.connect(dsn, autocommit=True) as own:
+            (end,) = own.execute("SELECT max(lock_expires_at) FROM messages.message").fetchone() or (None,)
+            until_past(own, end)
+            assert own.execute("SELECT messages.lease('orders', 3)").rowcount == 0
+
+    assert share(slow).run(0) == {"success": 3, "leased": 3}
 
 
 def test_what_is_handled_meanwhile_is_settled_each_second(
