@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from airflow_provider_pgqueue.cli.program import program
 from tests.core.cli.conftest import program_folder
+from tests.core.cli.test_docs import words
 from tools import ROOT
 from tools.postgres import Cluster
 
@@ -78,6 +79,30 @@ def test_the_worker_in_a_shell_archives_rejects_and_gives_back(conn: Connection,
     assert archived == [("success", "worker.sh"), ("rejected", "worker.sh")]
     waiting = conn.execute("SELECT attempts, visible_at > now() FROM messages.message WHERE lock_token IS NULL")
     assert waiting.fetchall() == [(1, True)]
+
+
+@pytest.mark.parametrize(
+    ("page", "before"),
+    [
+        ("publish.md", "SELECT"),
+        ("operations.md", "SELECT messages.publish('orders', '7', reference => 'order-7')"),
+        (
+            "dead-messages.md",
+            "SELECT messages.publish('orders', '7'); SELECT messages.archive(lock_token, ARRAY[id], 'rejected',"
+            " 'an order needs an order_id') FROM messages.lease('orders', locked_by => 'handlers:pack 5553@vm')",
+        ),
+    ],
+)
+def test_a_page_shows_what_its_commands_print(
+    page: str, before: str, conn: Connection, shell: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "orders.jsonl").write_text("1\n2\n")
+    conn.execute("SELECT messages.create_queue('orders'), setval('messages.message_id_seq', 4710)")
+    for statement in before.split("; "):
+        conn.execute(statement.encode())
+    pattern = r"^<!-- shell: shown -->\n```sh\n(.*?)^```\n\n```text\n(.*?)^```$"
+    ((commands, shown),) = re.findall(pattern, (GUIDES / page).read_text(), re.M | re.S)
+    assert words(shell(commands)) == words(shown)
 
 
 def test_a_dump_is_restored_with_all_its_messages(cluster: Cluster, conn: Connection, dsn: str, shell: Shell) -> None:

@@ -180,6 +180,16 @@ def test_a_search_finds_the_page_that_answers(site: Path, words: str, page: str)
     assert [one["location"] for one in index["docs"] if one["location"].startswith("decisions/")] == []
 
 
+def test_a_page_with_generated_parts_leads_from_github_to_itself_on_the_site(site: Path) -> None:
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
+    for page in REFERENCE.glob("*.md"):
+        text = page.read_text()
+        generated = "<!-- generated: " in text or re.search(r"^::: ", text, re.M) is not None
+        notes = re.findall(r"^> GitHub does not show .*\((.*)\)", text, re.M)
+        assert notes == [f"{address}reference/{page.stem}/"] * generated
+        assert "GitHub does not show" not in (site / "reference" / page.stem / "index.html").read_text()
+
+
 def test_every_diagram_is_a_picture_that_the_site_draws_too() -> None:
     """The theme would load Mermaid from elsewhere."""
     assert [page.name for page in (ROOT / "docs").rglob("*.md") if "```mermaid" in page.read_text()] == []

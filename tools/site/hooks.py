@@ -15,6 +15,7 @@ from tools.site import commands, links, schema, verbs
 _log = logging.getLogger("mkdocs.hooks.site")  # below the logger whose warnings MkDocs counts
 
 _MARKER: Final = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
+_ON_GITHUB: Final = re.compile(r"^> GitHub does not show .*\n", re.M)  # on the site that would be wrong
 _LOADED: Final = re.compile(r'<(?:script|img|iframe|link rel="stylesheet")[^>]* (?:src|href)="((?:https?:)?//[^"]*)"')
 # For words that users bring from elsewhere, the page that a search of the site finds first.
 _WORDS: Final = {
@@ -35,7 +36,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return the page as the site shows it."""
     if words := _WORDS.get(page.file.src_uri):
         page.meta["tags"] = words  # which the index weighs more than any title
-    whole = _MARKER.sub(lambda marker: _GENERATED[marker[1]](), markdown)
+    whole = _MARKER.sub(lambda marker: _GENERATED[marker[1]](), _ON_GITHUB.sub("", markdown))
     place = Path(page.file.abs_src_path).relative_to(ROOT).as_posix()
     return links.to_repository(whole, place, ROOT, f"{config.extra['repository']}/blob/main")
 
