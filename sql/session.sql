@@ -1,7 +1,7 @@
 -- What the installation needs of its transaction, whatever the role or database sets.
 SET LOCAL lock_timeout = '30s';            -- rather fail than wait long for a table: every worker would queue up behind it
 SET LOCAL statement_timeout = 0;
-SET LOCAL check_function_bodies = off;     -- a function may call one that comes later in the list
+SET LOCAL check_function_bodies = on;      -- an error in a function fails the installation, with its file and line
 SET LOCAL client_min_messages = warning;
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL standard_conforming_strings = on;

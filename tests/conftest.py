@@ -21,7 +21,7 @@ from tests.clones import Clones
 from tests.scheduling import FileScheduling, rank
 from tests.spark.fault_table import Fault, lines
 from tests.waiting import LONGEST_STATEMENT
-from tools import STATE, SetupError, chromium, java, mutants, pgbouncer, prometheus
+from tools import STATE, SetupError, chromium, java, mutants, pgbouncer, plpgsql_check, prometheus
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 
@@ -72,6 +72,7 @@ def _left_out(config: pytest.Config) -> list[str]:
     binaries = _binaries(config)
     without_cron = [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
     without_cron += [] if pgbouncer.find() else ["pooler"]
+    without_cron += [] if plpgsql_check.find(binaries) else ["plpgsql_check"]
     without_cron += [] if prometheus.find() else ["prometheus"]
     without_cron += [] if shutil.which("npm") else ["npm"]
     without_cron += [] if shutil.which("apt-get") else ["debian"]

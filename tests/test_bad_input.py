@@ -71,7 +71,7 @@ from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
 from tests.airflow_layer.airflow_versions import AirflowException, TaskDeferred
 from tests.airflow_layer.conftest import as_json
-from tools import ROOT
+from tools.chapters import chapters, functions
 from tools.site.verbs import names as verb_names
 
 Connection = psycopg.Connection[Any]
@@ -290,12 +290,9 @@ def assert_unharmed(conn: Connection, other: Any, given: str) -> None:
     assert "freed" in run(conn, verbs.upkeep())
 
 
-def shelves() -> dict[str, list[str]]:
-    """Return the names of the functions of each folder."""
-    found: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "sql" / "functions").glob("*/*.sql")):
-        found.setdefault(path.parent.name, []).append(path.stem)
-    return found
+def functions_of(chapter: str) -> list[str]:
+    """Return the names of the functions of a chapter."""
+    return [name for name, one in functions().items() if one.chapter == chapter]
 
 
 def public(conn: Connection, names: list[str]) -> list[tuple[str, dict[str, tuple[str, bool]]]]:
@@ -350,14 +347,14 @@ def state_of(conn: Connection, function: str, given: dict[str, tuple[str, Any]])
     return None
 
 
-@pytest.mark.parametrize("shelf", shelves())
-def test_any_arguments_of_a_function_give_success_or_an_error_of_ours(market: Connection, shelf: str) -> None:
+@pytest.mark.parametrize("chapter", [chapter.name for chapter in chapters()])
+def test_any_arguments_of_a_function_give_success_or_an_error_of_ours(market: Connection, chapter: str) -> None:
     market.execute("SET statement_timeout = '5s'")
     other = market.execute(OTHER.encode()).fetchall()
     told: dict[str, str] = {}
     seen: set[str | None] = set()
-    functions = [(name, known) for name, known in public(market, shelves()[shelf]) if known]
-    for function, known in functions:
+    tried = [(name, known) for name, known in public(market, functions_of(chapter)) if known]
+    for function, known in tried:
         with market.transaction(force_rollback=True):
             market.execute("CREATE ROLE hostile_admin LOGIN IN ROLE messages_admin")
             stand_ins = lease_both(market)
@@ -369,7 +366,7 @@ def test_any_arguments_of_a_function_give_success_or_an_error_of_ours(market: Co
                     told[f"{function}: {state}"] = shown(given)
             assert_unharmed(market, other, function)
     assert told == {}
-    assert None in seen or not functions
+    assert None in seen or not tried
 
 
 def some_calls(function: str, known: dict[str, tuple[str, bool]]) -> Iterator[dict[str, Any]]:
@@ -398,7 +395,7 @@ def stood_in(value: Any, stand_ins: dict[str, str]) -> Any:
 
 def test_every_function_judges_an_interval_by_the_time_it_leads_to(market: Connection) -> None:
     other, tried = market.execute(OTHER.encode()).fetchall(), 0
-    every = [function for names in shelves().values() for function in public(market, names)]
+    every = [function for chapter in chapters() for function in public(market, functions_of(chapter.name))]
     with market.transaction(force_rollback=True):
         market.execute("CREATE ROLE hostile_admin LOGIN IN ROLE messages_admin")
         stand_ins = lease_both(market)

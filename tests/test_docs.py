@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core import Consumer
 from tools import ROOT
+from tools.chapters import functions
 
 Connection = psycopg.Connection[Any]
 OTHERS = [
@@ -245,22 +246,22 @@ _BOUND = re.compile(r"check_(?:duration|number)\('(\w+)', (?:\w+\.)?\w+, '?([^',
 
 
 @pytest.mark.parametrize(
-    ("heading", "function", "files"),
+    ("heading", "function", "checks"),
     [
-        ("Policy", "create_queue", ["queues/alter_queue"]),
-        ("Publish", "publish", ["publish/check_publish", "publish/publish_deduplicated"]),
-        ("Lease", "lease", ["lease/check_lease"]),
+        ("Policy", "create_queue", ["alter_queue"]),
+        ("Publish", "publish", ["check_publish", "publish_deduplicated"]),
+        ("Lease", "lease", ["check_lease"]),
     ],
 )
 def test_the_tables_of_queues_have_each_argument_with_its_limits(
-    conn: Connection, heading: str, function: str, files: list[str]
+    conn: Connection, heading: str, function: str, checks: list[str]
 ) -> None:
     page = (ROOT / "docs" / "reference" / "queues.md").read_text()
     (section,) = re.findall(rf"^## {heading}\n(.*?)^## ", page, re.M | re.S)
     rows = {found[1]: found[0].replace(",", "") for found in _ROW.finditer(section)}
     found = conn.execute("SELECT proargnames[:pronargs] FROM pg_proc WHERE proname = %s", [function]).fetchone()
     assert set(rows) == set(found[0]) - {"queue_name", "message"}
-    text = "".join((ROOT / "sql" / "functions" / f"{file}.sql").read_text() for file in files)
+    text = "".join(functions()[name].text for name in checks)
     bounds = {name: (low, high) for name, low, high in _BOUND.findall(text)}
     assert bounds
     for name, (low, high) in bounds.items():

@@ -59,7 +59,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
             for script in scripts():
                 if script.version in found:
                     continue
-                conn.execute(script.text.encode())
+                _run(conn, script)
                 if script.path == "bootstrap.sql":
                     found = _applied(conn)
                 elif script.version is not None:
@@ -86,6 +86,16 @@ def uninstall(conn: psycopg.Connection[Any]) -> None:
         conn.execute(rest.encode())
     except psycopg.Error as error:
         raise translate(error) from error
+
+
+def _run(conn: psycopg.Connection[Any], script: Script) -> None:
+    """Run one file; an error of its syntax, or in the body of a function, has a note with the file and the line."""
+    try:
+        conn.execute(script.text.encode())
+    except psycopg.Error as error:
+        if place := error.diag.statement_position:
+            error.add_note(f"sql/{script.path}:{script.text.count(chr(10), 0, int(place) - 1) + 1}")
+        raise
 
 
 def _applied(conn: psycopg.Connection[Any]) -> set[int]:

@@ -1,4 +1,4 @@
-"""What fixes a refused privilege: the one group role or grant that the login lacks, as `sql/grants.sql` has it."""
+"""What fixes a refused privilege: the group role or grant that the login lacks, by the comment of the function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core.query import query, sql_folder
 
 _REFUSED: Final = re.compile(r"permission denied for (function|view|table|schema) (\w+)")
-_LISTED: Final = re.compile(r"\['([a-z ]+)', '([^']+)'\]")
+_MAY_CALL: Final = re.compile(
+    r"^COMMENT ON FUNCTION messages\.(\w+)\(.*?^    ' \[(?:for: )?([a-z, ]+)\]';$", re.MULTILINE | re.DOTALL
+)
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 # The roles with the fewest privileges come first.
 _GROUPS: Final = ("publisher", "observer", "consumer", "upkeep", "reader", "pipeline", "admin")
@@ -27,10 +29,11 @@ _OF_A_QUEUE: Final = {"publisher": "publish", "consumer": "consume", "observer":
 def _by_function() -> Mapping[str, str]:
     """Return by function the group role with the fewest privileges that may call it, without its prefix."""
     known: dict[str, str] = {}
-    for roles, names in _LISTED.findall((sql_folder() / "grants.sql").read_text(encoding="utf-8")):
-        # Any role will do.
-        groups = [group for group in _GROUPS if group in roles.split()] or ["observer"] * (roles == "every")
-        known |= dict.fromkeys(names.split(), groups[0]) if groups else {}
+    for chapter in (sql_folder() / "chapters").iterdir():
+        for name, roles in _MAY_CALL.findall(chapter.read_text(encoding="utf-8")):
+            # Any role will do.
+            groups = [one for one in _GROUPS if one in roles.split(", ")] or ["observer"] * (roles == "every role")
+            known |= {name: groups[0]} if groups else {}
     return known
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from contextvars import ContextVar
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,6 +26,7 @@ from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, 
 from tests.airflow_layer.conftest import as_json
 from tests.airflow_layer.secrets import Vault
 from tests.waiting import async_until, async_until_still
+from tools.chapters import functions
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -251,7 +251,7 @@ SLOW = """
     END $$
 """
 """As on a server that is far too slow. The sequence counts the questions."""
-QUICK = (Path(__file__).parents[2] / "sql" / "functions" / "queues" / "ready_queues.sql").read_text()
+QUICK = functions()["ready_queues"].text
 
 
 @pytest.mark.parametrize("by", ["our deadline", "statement_timeout"])

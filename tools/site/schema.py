@@ -5,23 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 import psycopg
 from psycopg.rows import class_row
 
-from tools import ROOT
+from tools.chapters import chapters
+from tools.chapters import functions as functions_of_chapters
 from tools.golden import new_installation
 
-_SHELVES: Final = re.compile(r"^-- (?P<title>.+)$|^\\ir (?P<file>(?:functions|cron)/\S+\.sql)$", re.M)
 _NAME: Final = re.compile(r"(?<![\w`])(?!pg_cron)(?:messages\.)?\w*_\w+(?:\(\))?(?![\w`])")
 
-# The shelves in the order in which users need them; those that are missing here serve the Spark pipelines only.
-_ORDER: Final = (
-    *("publish", "topics", "lease", "dead", "queues", "archive", "dispatch", "health", "history"),
-    *("upkeep", "partitions", "roles", "audit", "upgrade", "cron"),
-)
 _ASKED: Final = """
     act_for archive_checksums archive_log_end begin_run
     closed_archive_partitions closed_queues count_remedies drop_archive_partition drop_stage expect_cron
@@ -35,7 +29,8 @@ ASKED_BY_THE_PACKAGE: Final = frozenset(_ASKED.split())
 
 # Whatever one of the group roles may call is public: what is internal, nobody but the owner calls.
 _FUNCTIONS: Final = r"""
-SELECT p.proname AS name, pg_get_function_result(p.oid) AS returns, obj_description(p.oid, 'pg_proc') AS comment,
+SELECT p.proname AS name, pg_get_function_result(p.oid) AS returns,
+       regexp_replace(obj_description(p.oid, 'pg_proc'), ' \[[a-z:, ]+\]$', '') AS comment,
        ARRAY(SELECT format('%s %s%s', a.name, format_type(a.type, NULL),
                            ' DEFAULT ' || regexp_replace(pg_get_function_arg_default(p.oid, a.place::int),
                                                          '::[a-z ]+(\[\])?$', ''))
@@ -86,14 +81,13 @@ def reference() -> str:
 
 
 def describe(conn: psycopg.Connection[Any]) -> str:
-    """Return the reference of the schema in this database: the verbs first, on the shelves of `sql/install.sql`."""
+    """Return the reference of the schema in this database: the verbs first, by the chapters of `sql/install.sql`."""
     public = {one.name: one for one in functions(conn) if one.name not in ASKED_BY_THE_PACKAGE}
     sections = []
-    found = {files[0].parent.name: (title, files) for title, files in shelves().items()}
-    for title, files in (found[folder] for folder in _ORDER):
-        known = [(public[file.stem], file) for file in files if file.stem in public]
-        if known:
-            sections += [f"## {title}", *(_function(one, file) for one, file in known)]
+    for chapter in chapters():
+        names = [name for name, one in functions_of_chapters().items() if one.chapter == chapter.name]
+        if known := [public[name] for name in names if name in public]:
+            sections += [f"## {chapter.title}", *(_function(one, f"sql/chapters/{chapter.name}.sql") for one in known)]
     with conn.cursor(row_factory=class_row(Relation)) as cursor:
         relations = cursor.execute(_RELATIONS.encode()).fetchall()
     sections += ["## Types of rows", *(_relation(one) for one in relations if not one.is_view)]
@@ -107,22 +101,8 @@ def functions(conn: psycopg.Connection[Any]) -> list[Function]:
         return [one for one in cursor.execute(_FUNCTIONS.encode()) if one.roles]
 
 
-def shelves() -> dict[str, list[PurePosixPath]]:
-    """Return the files of functions by the heading of their folder in `sql/install.sql`, in its order."""
-    titles: dict[PurePosixPath, str] = {}
-    found: dict[str, list[PurePosixPath]] = {}
-    title = ""
-    for line in _SHELVES.finditer((ROOT / "sql" / "install.sql").read_text()):
-        if line["title"]:
-            title = line["title"]
-        else:
-            file = PurePosixPath(line["file"])
-            found.setdefault(titles.setdefault(file.parent, title), []).append(file)
-    return found
-
-
-def _function(one: Function, file: PurePosixPath) -> str:
-    source = f"[`sql/{file}`](../../sql/{file})"
+def _function(one: Function, file: str) -> str:
+    source = f"[`{file}`](../../{file})"
     by = ", ".join(f"`{role}`" for role in one.roles)
     signature = f"```sql\n{_signature(one)}\n```"
     return "\n\n".join([f"### {one.name}", signature, _prose(one.comment), f"May be called by {by}. {source}"])

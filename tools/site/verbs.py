@@ -1,9 +1,12 @@
-"""The verbs in Python by shelf: one section for each module of `core/verbs`, which mkdocstrings fills."""
+"""The verbs in Python: one section for each module of `core/verbs`, which mkdocstrings fills."""
 
 from __future__ import annotations
 
+import re
+import sys
+
 from airflow_provider_pgqueue.core import verbs
-from tools.site import schema
+from tools.chapters import functions
 
 _SECTION = """### {title}
 
@@ -19,15 +22,14 @@ _SECTION = """### {title}
 
 
 def reference() -> str:
-    """Return the sections, in the order of the shelves of SQL functions and with their titles."""
-    titles = {file.parent.name: title for title, files in schema.shelves().items() for file in files}
-    members: dict[str, list[str]] = {shelf: [] for shelf in titles}
-    for name in names():
-        members.setdefault(_shelf(name), []).append(name)
+    """Return the sections, in the order in which the schema has their functions."""
+    members: dict[str, list[str]] = {}
+    for name in sorted(names(), key=[*functions(), *names()].index):
+        members.setdefault(str(getattr(verbs, name).__module__), []).append(name)
     return "\n".join(
-        _SECTION.format(title=titles[shelf], module=f"{verbs.__name__}.{shelf}", members=", ".join(names))
-        for shelf, names in members.items()
-        if names and shelf != "statement"
+        _SECTION.format(title=_title(module), module=module, members=", ".join(sorted(names)))
+        for module, names in members.items()
+        if module.startswith(f"{verbs.__name__}.")
     )
 
 
@@ -36,5 +38,6 @@ def names() -> list[str]:
     return sorted(name for name, value in vars(verbs).items() if hasattr(value, "__module__") and name[0] != "_")
 
 
-def _shelf(name: str) -> str:
-    return str(getattr(verbs, name).__module__).rpartition(".")[2]
+def _title(module: str) -> str:
+    """Return how the docstring of a module begins."""
+    return re.split("[:,.]", sys.modules[module].__doc__ or "")[0]

@@ -1,7 +1,7 @@
 """One value per verb of the queue: which function, which arguments, what comes back.
 
-A statement knows no connection. `client.run` and `client.run_async` run it, so each verb is written once. The shelves
-are those of sql/functions. What is imported `as` its own name is what type checkers let others use.
+A statement knows no connection. `client.run` and `client.run_async` run it, so each verb is written once. Each module
+has verbs of one chapter of sql/chapters. What is imported `as` its own name is what type checkers let others use.
 """
 # ruff: isort: skip_file
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, Repair, run, verbs
-from tools import ROOT
+from tools.chapters import functions
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -238,7 +238,7 @@ def test_what_is_leased_and_what_is_listed_is_chosen_by_one_text() -> None:
     # A function for both would cost an index: one that pins its search path is not inlined.
     chosen = set()
     for name in ("dead_ids", "lease_dead"):
-        text = (ROOT / f"sql/functions/dead/{name}.sql").read_text().replace(f"{name}.", "")
+        text = functions()[name].text.replace(f"{name}.", "")
         begin, end = text.index("WHERE (queue_name IS NULL"), text.index("a.headers @> headers)))")
         chosen.add(" ".join(text[begin:end].split()))
     assert len(chosen) == 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,6 +15,7 @@ import pytest
 from airflow_provider_pgqueue.core import check_version, migrations, run, verbs
 from airflow_provider_pgqueue.core.errors import ForeignSchema, SchemaMissing, SchemaTooNew, SchemaTooOld
 from tools import ROOT
+from tools.chapters import chapters, functions
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -52,11 +56,74 @@ def test_install_sql_includes_every_file(dsn: str) -> None:
     assert {script.path for script in migrations.scripts()} == installed
 
 
-def test_each_function_stands_in_the_file_of_its_name() -> None:
-    for script in migrations.scripts():
-        if script.path.startswith(("functions/", "cron/")):
-            created = re.findall(r"CREATE OR REPLACE FUNCTION messages\.(\w+)\(", script.text)
-            assert created == [script.path.rpartition("/")[2].removesuffix(".sql")]
+def test_each_function_stands_in_one_chapter_and_its_comment_says_who_may_call_it() -> None:
+    created = [
+        (name, script.path)
+        for script in migrations.scripts()
+        for name in re.findall(r"^CREATE (?:OR REPLACE )?FUNCTION messages\.(\w+)\(", script.text, re.M)
+    ]
+    assert created == [(one.name, f"chapters/{one.chapter}.sql") for one in functions().values()]
+    assert [name for name, _ in created if f"COMMENT ON FUNCTION messages.{name}(" not in functions()[name].text] == []
+
+
+def test_each_table_belongs_to_one_chapter(conn: Connection) -> None:
+    owned = sorted(table for chapter in chapters() for table in chapter.tables)
+    rows = conn.execute(
+        """
+        SELECT c.relname FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+         WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p')
+           AND coalesce(i.inhparent <> 'messages.archive_rows'::regclass, true) AND c.relname <> 'schema_migration'
+        """
+    ).fetchall()
+    assert owned == sorted(name for (name,) in rows)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("oldest := clock_timestamp()", "oldest = = clock_timestamp()"),
+        ("SELECT now()", "SELECT no_such_column"),
+        ("FUNCTION messages.added_too", "FUNCTON messages.added_too"),
+    ],
+)
+def test_an_error_in_a_function_names_its_file_and_line(
+    cluster: Cluster, empty_dsn: str, tmp_path: Path, right: str, wrong: str
+) -> None:
+    (tmp_path / "airflow_provider_pgqueue").symlink_to(ROOT / "airflow_provider_pgqueue")
+    shutil.copytree(ROOT / "sql", tmp_path / "sql")
+    chapter = tmp_path / "sql" / "chapters" / "lanes.sql"
+    broken = chapter.read_text() + ADDED.replace(right, wrong)
+    chapter.write_text(broken)
+    line = broken[: broken.rindex(wrong)].count("\n") + 1
+
+    migrate = "import psycopg, sys; from airflow_provider_pgqueue.core.migrations import migrate; "
+    migrate += "migrate(psycopg.connect(sys.argv[1], autocommit=True))"
+    by_python = subprocess.run(
+        [sys.executable, "-c", migrate, empty_dsn], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
+    assert by_python.stderr.endswith(f"\nsql/chapters/lanes.sql:{line}\n")
+
+    program = [cluster.binaries.folder / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", "sql/install.sql", empty_dsn]
+    by_psql = subprocess.run(program, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert re.search(r"psql:sql/chapters/lanes\.sql:\d+: ERROR: ", by_psql.stderr)
+
+
+ADDED = """
+CREATE OR REPLACE FUNCTION messages.added() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    oldest timestamptz;
+BEGIN
+    oldest := clock_timestamp();
+END $$;
+
+CREATE OR REPLACE FUNCTION messages.added_too() RETURNS timestamptz
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT now()
+$$;
+"""
 
 
 def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:

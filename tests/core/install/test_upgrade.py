@@ -22,6 +22,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from tests.waiting import until
 from tools import ROOT, release
+from tools.chapters import functions
 from tools.golden import GOLDEN, describe
 from tools.postgres import Cluster
 
@@ -39,17 +40,13 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "sql", folder / "sql")
     (folder / "airflow_provider_pgqueue").symlink_to(ROOT / "airflow_provider_pgqueue")
     (folder / "sql" / "migrations" / "0002_note.sql").write_text(MIGRATION)
-    install, grants = folder / "sql" / "install.sql", folder / "sql" / "grants.sql"
-    for path in ("publish/publish", "lease/lease", "lease/archive"):
-        name = path.partition("/")[2]
-        file = folder / "sql" / "functions" / f"{path}.sql"
-        text = re.sub(rf"\b(messages\.)?{name}(?=[.(])", rf"\1{name}_recorded", file.read_text())
+    install = folder / "sql" / "install.sql"
+    for name in ("publish", "lease", "archive"):
+        text = re.sub(rf"\b(messages\.)?{name}(?=[.(])", rf"\1{name}_recorded", functions()[name].text)
         text = text.replace("\n) RETURNS", ",\n    note text DEFAULT NULL\n) RETURNS", 1)
         text = re.sub(r"(COMMENT ON FUNCTION [^)]+)\)", r"\1, text)", text)
-        file.with_stem(f"{name}_recorded").write_text(text)
-        line = f"\\ir functions/{path}.sql\n"
-        install.write_text(install.read_text().replace(line, line + line.replace(".sql", "_recorded.sql")))
-        grants.write_text(re.sub(rf"(?<=['\s]){name}(?=[ '])", rf"{name} {name}_recorded", grants.read_text(), count=1))
+        with (folder / "sql" / "chapters" / f"{functions()[name].chapter}.sql").open("a") as chapter:
+            chapter.write(f"\n{text}")
     of_first = re.search(r"^SELECT NOT EXISTS.*?^\\endif\n", install.read_text(), re.M | re.S)
     of_second = of_first[0].replace("version = 1", "version = 2").replace("0001_schema", "0002_note")
     of_second = of_second.replace("(1, 'schema')", "(2, 'note')")

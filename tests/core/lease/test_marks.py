@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,9 +18,6 @@ from tests.waiting import until
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
-
-LEASE = Path("sql/functions/lease/lease.sql")
-CONSUME = Path("sql/functions/lease/consume.sql")
 
 
 def lease(conn: Connection, max_messages: int = 1, **arguments: Any) -> list[Message]:

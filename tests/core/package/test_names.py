@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import airflow_provider_pgqueue.core as face
 from airflow_provider_pgqueue.core import channels
 from tools import ROOT
+from tools.chapters import functions
 
 PACKAGE = ROOT / "airflow_provider_pgqueue"
 
@@ -46,9 +47,11 @@ def test_no_two_classes_share_a_name() -> None:
 
 
 def test_the_channels_are_those_that_the_schema_notifies() -> None:
-    functions = [file.read_text() for file in (ROOT / "sql" / "functions").rglob("*.sql")]
     channel_of = re.compile(r"pg_notify\(([^,]+),")
     notified = {
-        name for text in functions for given in channel_of.findall(text) for name in re.findall(r"'(\w+)'", given)
+        name
+        for one in functions().values()
+        for given in channel_of.findall(one.text)
+        for name in re.findall(r"'(\w+)'", given)
     }
     assert {value for name, value in vars(channels).items() if name.isupper()} == notified

@@ -1,4 +1,4 @@
-"""Each public SQL function has a verb of its name, on the shelf of its file, with its arguments."""
+"""Each public SQL function has a verb of its name, in a module of its chapter, with its arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
 from airflow_provider_pgqueue.core.statement import DURATIONS, TYPES
-from tools import ROOT
+from tools.chapters import functions
 from tools.site.verbs import names as verb_names
 
 Connection = psycopg.Connection[Any]
@@ -40,7 +40,15 @@ WITHOUT_VERB = {
 IN_SQL = {"publish_texts": "publish_batch"}
 # With these the message goes through publish_deduplicated.
 DEDUPLICATION = {"dedup_key", "dedup_keys", "dedup_window", "on_conflict"}
-SHELF = {"cron": "upkeep"}
+# The chapters of a module with another name.
+CHAPTERS = {
+    "lease": {"lease", "audit"},
+    "topics": {"publish"},
+    "log": {"archive"},
+    "runs": {"spark"},
+    "stages": {"spark"},
+    "roles": {"access"},
+}
 SAMPLES: dict[Any, Any] = {
     str: "[]",  # a text and a JSON text
     int: 1,
@@ -116,11 +124,11 @@ def test_each_public_function_has_a_verb_or_a_reason_to_have_none(conn: Connecti
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_verb_is_named_as_its_function_and_shelved_as_its_file(name: str) -> None:
+def test_a_verb_is_named_as_its_function_and_is_in_a_module_of_its_chapter(name: str) -> None:
     function = IN_SQL.get(name, name)
     assert call(VERBS[name], deduplicated=False).function == function
-    (file,) = (file for file in ROOT.glob(f"sql/**/{function}.sql") if "queries" not in file.parts)
-    assert VERBS[name].__module__.rpartition(".")[2] == SHELF.get(file.parent.name, file.parent.name)
+    module = VERBS[name].__module__.rpartition(".")[2]
+    assert functions()[function].chapter in CHAPTERS.get(module, {module})
 
 
 def test_names_and_types_of_the_arguments_of_each_verb_are_those_of_its_function(conn: Connection) -> None:

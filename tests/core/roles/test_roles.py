@@ -26,9 +26,9 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.errors import DispatchNotFound
 from airflow_provider_pgqueue.core.installation import check_owner, grant_group, install, leave_out_roles
-from airflow_provider_pgqueue.core.migrations import scripts
 from tests.waiting import until
 from tools import ROOT
+from tools.chapters import functions
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -227,9 +227,8 @@ def test_a_role_may_do_its_verbs_and_no_other(sessions: dict[str, Connection], v
 
 
 def internal() -> list[str]:
-    """Return what the list of grants.sql calls internal."""
-    lines = re.findall(r"\['internal', '([^']+)'\]", (ROOT / "sql" / "grants.sql").read_text())
-    return " ".join(lines).split()
+    """Return the functions whose comments end with [internal]."""
+    return [name for name, one in functions().items() if "internal" in one.roles]
 
 
 def test_the_matrix_has_every_function_that_is_not_internal(conn: Connection) -> None:
@@ -869,25 +868,38 @@ def test_two_databases_installed_at_once_share_the_roles(on_bare: Callable[..., 
     assert [owners(session) for session in sessions] == [{"messages_owner"}] * 4
 
 
-def test_a_grant_that_is_not_in_the_list_is_taken_back_from_a_group(conn: Connection, login: Login) -> None:
+def test_a_grant_that_the_comment_does_not_name_is_taken_back_from_a_group(conn: Connection, login: Login) -> None:
     conn.execute("GRANT EXECUTE ON FUNCTION messages.purge_queue TO messages_publisher")
     migrate(conn)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         login("shop", "messages_publisher").execute("SELECT messages.purge_queue('default')")
 
 
-def test_a_function_that_the_list_of_grants_does_not_have_fails_the_installation(conn: Connection) -> None:
+@pytest.mark.parametrize(
+    ("comment", "problem"),
+    [
+        (None, r"the comment of function messages\.stray\(\) does not end with who may call it"),
+        ("Does nothing. [for: consumer] Or not.", r"the comment of function messages\.stray\(\) does not end with"),
+        ("Does nothing. [for: consumer, customer]", r"stray\(\) is for consumer, customer, and there is no such role"),
+    ],
+)
+def test_a_function_whose_comment_does_not_say_who_may_call_it_fails_the_installation(
+    conn: Connection, comment: str | None, problem: str
+) -> None:
     conn.execute("CREATE FUNCTION messages.stray() RETURNS void LANGUAGE sql AS ''")
-    with pytest.raises(psycopg.errors.InvalidGrantOperation, match=r"stray\(\) is not in the list") as refused:
+    conn.execute(sql.SQL("COMMENT ON FUNCTION messages.stray() IS {}").format(sql.Literal(comment)))
+    with pytest.raises(psycopg.errors.InvalidGrantOperation, match=problem) as refused:
         migrate(conn)
-    assert "for a role, or as internal" in (refused.value.diag.message_hint or "")
+    assert "[for: ROLE, ROLE] or [internal]" in (refused.value.diag.message_hint or "")
 
 
-def test_a_grant_that_names_no_function_fails_the_installation(conn: Connection) -> None:
-    grants = next(script.text for script in scripts() if script.path == "grants.sql")
-    for name in ("extend", "check_access"):  # one of a role, one internal
-        with pytest.raises(psycopg.errors.InvalidGrantOperation, match=f"names messages.{name}s, and there is no such"):
-            conn.execute(grants.replace(f" {name} ", f" {name} {name}s ").encode())
+def test_a_comment_grants_its_function(conn: Connection, login: Login) -> None:
+    conn.execute("CREATE FUNCTION messages.greeting() RETURNS integer LANGUAGE sql AS 'SELECT 1'")
+    conn.execute("COMMENT ON FUNCTION messages.greeting() IS 'Returns 1. [for: observer, reader]'")
+    migrate(conn)
+    assert login("grafana", "messages_observer").execute("SELECT messages.greeting()").fetchone() == (1,)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        login("shop", "messages_consumer").execute("SELECT messages.greeting()")
 
 
 def uninstall(conn: Connection) -> list[str]:

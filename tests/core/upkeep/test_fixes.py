@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE
 from tests.core.upkeep.test_health import gone, pid_of
-from tools import ROOT
+from tools.chapters import functions
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -58,9 +58,8 @@ CRON: dict[str, tuple[str, ...]] = {
 
 def offered() -> Iterator[str]:
     """The fixes in the source of the checks, with gaps."""
-    functions = ROOT / "sql" / "functions" / "health"
-    for file in (*sorted(functions.glob("health*.sql")), *sorted((ROOT / "sql" / "cron").glob("health*.sql"))):
-        body = file.read_text().partition("COMMENT ON")[0]
+    for one in (one for name, one in functions().items() if name.startswith("health")):
+        body = one.text.partition("COMMENT ON")[0]
         for quoted in LITERAL.findall(body):
             text = re.sub(r"'\s*\n\s*'", "", quoted)[1:-1].replace("''", "'")
             if STATEMENT.match(text) and not text.startswith(CALL):

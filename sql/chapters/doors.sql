@@ -1,0 +1,247 @@
+-- Doors: what plain SQL may write, and the channels on which it listens.
+--
+-- messages.message and messages.message_archive hold no rows themselves. A statement on one of them fires its trigger, which checks
+-- the rows, rings and sets timers. Functions write the tables behind the doors, messages.message_rows and messages.archive_rows, and
+-- fire no trigger. sql/README.md has the protocol for workers in any language.
+--
+-- ring_for notifies new_message with the id of one message: a hint that there is work. While the notification queue of the server
+-- is more than half full, nobody rings (pause_rings), because publishers fail when it is full.
+--
+-- Tables: message, message_archive.
+
+CREATE OR REPLACE FUNCTION messages.message_published() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    arrival  record;
+    turns_by text;
+    moment   timestamptz;
+    ids      bigint[];
+    keys     text[];
+BEGIN
+    IF EXISTS (SELECT FROM arrived a WHERE a.id NOT BETWEEN 1 AND coalesce(pg_sequence_last_value('messages.message_id_seq'), 0)) THEN
+        RAISE EXCEPTION 'an id was never given out' USING ERRCODE = 'check_violation', HINT = 'Leave the id to its default.';
+    END IF;
+    PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[CASE WHEN a.group_key IS NULL THEN a.visible_at ELSE nullif(a.visible_at, 'infinity') END, a.lock_expires_at, a.expires_at, a.due_at]),
+            messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_length('group_key', a.group_key, 1, 255), messages.check_headers(a.headers), messages.check_reference(a.reference),
+            messages.check_body(a.queue_name, a.message, q.max_body_bytes)
+       FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name;
+    FOR arrival IN
+        SELECT a.queue_name, a.priority, min(a.id) AS id, array_agg(a.id) FILTER (WHERE a.group_key IS NOT NULL) AS groups
+          FROM arrived a GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority
+    LOOP
+        turns_by := messages.admit(arrival.queue_name, arrival.priority);
+        PERFORM messages.ring_for(arrival.queue_name, arrival.id);
+        IF turns_by IS NOT NULL THEN
+            -- What is leased or has a key was restored, and keeps its place.
+            SELECT array_agg(a.id ORDER BY a.visible_at, a.id),
+                   array_agg((messages.fair_keys(turns_by, 1, a.headers, ARRAY[a.topic], ARRAY[a.group_key]))[1] ORDER BY a.visible_at, a.id)
+              INTO ids, keys
+              FROM arrived a
+             WHERE a.queue_name = arrival.queue_name AND a.priority = arrival.priority
+               AND a.lock_expires_at IS NULL AND a.due_at IS NULL AND a.fair_key IS NULL AND a.visible_at < 'infinity';
+            moment := clock_timestamp();
+            WITH placed AS (
+                UPDATE messages.message_rows m
+                   SET fair_key = f.key, visible_at = CASE WHEN m.visible_at > moment OR m.group_key IS NOT NULL THEN m.visible_at ELSE f.place END,
+                       due_at = CASE WHEN m.visible_at > moment AND m.group_key IS NULL THEN f.place END
+                  FROM unnest(ids, keys, messages.fair_places(arrival.queue_name, arrival.priority, keys)) AS f (id, key, place) WHERE m.id = f.id
+                RETURNING m.id, m.visible_at, m.due_at)
+            INSERT INTO messages.timer (queue_name, at, ids)
+            SELECT arrival.queue_name, p.visible_at, array_agg(p.id) FROM placed p WHERE p.due_at IS NOT NULL GROUP BY p.visible_at;
+        END IF;
+        IF arrival.groups IS NOT NULL THEN
+            PERFORM messages.join_groups(arrival.queue_name, arrival.groups);
+        END IF;
+    END LOOP;
+    INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+    SELECT a.queue_name, a.lock_expires_at, a.lock_token, array_agg(a.id) FROM arrived a WHERE a.lock_expires_at IS NOT NULL GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT a.queue_name, a.expires_at, NULL, array_agg(a.id) FROM arrived a WHERE a.expires_at IS NOT NULL GROUP BY 1, 2;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION messages.message_published() IS
+    'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, gives the messages their turns where keys take turns, and rings new_message once per queue and priority with the first id.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.message_changed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    moved  record;
+BEGIN
+    IF EXISTS (SELECT a.id FROM after a EXCEPT SELECT b.id FROM before b) THEN
+        RAISE EXCEPTION 'the id of a message is changed' USING ERRCODE = 'check_violation', HINT = 'It is the id forever. Publish another message.';
+    END IF;
+    PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[CASE WHEN a.group_key IS NULL THEN a.visible_at ELSE nullif(a.visible_at, 'infinity') END, a.lock_expires_at, a.expires_at, a.due_at]),
+            messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_length('group_key', a.group_key, 1, 255)
+       FROM after a;
+    PERFORM messages.check_headers(a.headers), messages.check_reference(a.reference), messages.admit(a.queue_name, a.priority),
+            messages.check_body(a.queue_name, a.message, q.max_body_bytes)
+       FROM after a JOIN before b USING (id) LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
+      WHERE (a.headers, a.reference, a.queue_name, a.priority, a.message) IS DISTINCT FROM (b.headers, b.reference, b.queue_name, b.priority, b.message);
+    -- Whoever locks a message whose lease has ended makes the token of that lease worthless.
+    UPDATE messages.message_rows m SET lock_token = NULL
+      FROM after a JOIN before b USING (id)
+     WHERE m.id = a.id AND a.lock_token = b.lock_token AND b.lock_expires_at <= moment AND a.lock_expires_at > b.lock_expires_at;
+    -- What got another group, or a new time while it waits in one, joins it again; and the group that it left may have room.
+    FOR moved IN
+        SELECT a.queue_name, array_agg(a.id) AS ids FROM after a JOIN before b USING (id)
+         WHERE a.group_key IS NOT NULL AND (a.queue_name, a.group_key, a.visible_at, a.place) IS DISTINCT FROM (b.queue_name, b.group_key, b.visible_at, b.place)
+         GROUP BY a.queue_name
+    LOOP
+        PERFORM messages.join_groups(moved.queue_name, moved.ids);
+    END LOOP;
+    INSERT INTO messages.timer (queue_name, at, ids, group_key)
+    SELECT DISTINCT b.queue_name, moment, '{}'::bigint[], b.group_key FROM after a JOIN before b USING (id)
+     WHERE b.group_key IS NOT NULL AND (a.queue_name, a.group_key) IS DISTINCT FROM (b.queue_name, b.group_key);
+    INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+    SELECT m.queue_name, m.lock_expires_at, m.lock_token, array_agg(m.id)
+      FROM after a JOIN before b USING (id) JOIN messages.message_rows m ON m.id = a.id
+     WHERE m.lock_expires_at IS NOT NULL AND a.lock_expires_at IS DISTINCT FROM b.lock_expires_at
+     GROUP BY m.queue_name, m.lock_expires_at, m.lock_token
+    UNION ALL
+    SELECT a.queue_name, a.expires_at, NULL, array_agg(a.id) FROM after a JOIN before b USING (id)
+     WHERE a.expires_at IS NOT NULL AND a.expires_at IS DISTINCT FROM b.expires_at GROUP BY a.queue_name, a.expires_at;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION messages.message_changed() IS
+    'Trigger of messages.message. Checks what plain SQL changed as what it inserts. Where it locked messages or changed when they expire, sets the timer, and makes the token of an old lease worthless.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.message_archived() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    held    record;
+    entered bigint[];
+BEGIN
+    PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
+    -- What could not be requeued, or recorded in the history, would stop whoever comes across it.
+    PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.remedied_at], ARRAY[a.archived_at]),
+            messages.check_length('queue_name', a.queue_name, 0, 255), messages.check_length('handled_by', a.handled_by, 0, 1024),
+            messages.check_length('remedied_by', a.remedied_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
+            messages.check_headers(a.headers), messages.check_reference(a.reference), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
+       FROM archived a;
+    FOR held IN
+        SELECT a.queue_name, min(a.id) AS id,
+               array_agg(ROW(a.id, a.archived_at, a.queue_name, a.result, coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)),
+                             a.requeues, a.group_key)::messages.ended_message) FILTER (WHERE a.result NOT IN ('success', 'cancelled')) AS dead,
+               array_agg(DISTINCT a.group_key) FILTER (WHERE a.group_key IS NOT NULL) AS keys
+          FROM archived a GROUP BY a.queue_name
+    LOOP
+        IF held.dead IS NOT NULL THEN
+            PERFORM messages.record_dead(held.dead);
+        END IF;
+        IF held.keys IS NOT NULL THEN
+            entered := messages.next_of_groups(held.queue_name, held.keys, '{}');
+            IF entered <> '{}' THEN
+                PERFORM messages.ring_for(held.queue_name, held.id);
+            END IF;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION messages.message_archived() IS
+    'Trigger of messages.message_archive. Checks what plain SQL inserted, and does what follows when a message was archived.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.check_times(past timestamptz[], coming timestamptz[]) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- A time outside of this range breaks every later calculation that reads it.
+    IF '0001-01-01 00:00+00' > ANY (past) OR '1970-01-01 00:00+00' > ANY (coming) OR '9999-12-31 00:00+00' < ANY (past || coming) THEN
+        RAISE EXCEPTION 'one of these times is out of range: %', array_to_string(past || coming, ', ')
+            USING ERRCODE = 'check_violation', HINT = 'Give times before the year 10000, and those that are to come since 1970.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.check_times(timestamptz[], timestamptz[]) IS 'Raises 23514 for times that plain SQL may not write.'
+    ' [internal]';
+
+-- The triggers of the two doors. Made once and never replaced: replacing a trigger locks out whoever uses the table.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'messages.message'::regclass AND tgname = 'message_published') THEN
+        CREATE TRIGGER message_published AFTER INSERT ON messages.message
+            REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT EXECUTE FUNCTION messages.message_published();
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'messages.message'::regclass AND tgname = 'message_changed') THEN
+        CREATE TRIGGER message_changed AFTER UPDATE ON messages.message
+            REFERENCING OLD TABLE AS before NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION messages.message_changed();
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'messages.message_archive'::regclass AND tgname = 'message_archived') THEN
+        CREATE TRIGGER message_archived AFTER INSERT ON messages.message_archive
+            REFERENCING NEW TABLE AS archived FOR EACH STATEMENT EXECUTE FUNCTION messages.message_archived();
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION messages.ring_for(queue_name text, id bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    policy record;
+BEGIN
+    SELECT q.notify, q.lock_key INTO policy FROM messages.queue q WHERE q.queue_name = ring_for.queue_name COLLATE "default";
+    IF policy.notify IS NULL OR policy.notify = 'off' OR messages.rings_are_paused() THEN
+        RETURN;
+    END IF;
+    IF policy.notify = 'gated' THEN
+        IF NOT pg_try_advisory_xact_lock(policy.lock_key, -1) THEN       -- another session rings for the queue
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM pg_notify('new_message', ring_for.id::text);
+END $$;
+COMMENT ON FUNCTION messages.ring_for(text, bigint) IS
+    'Rings new_message for a message that was published or has come back, as the notify of the queue says.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.ring(queue_name text, max_rings integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    rung   integer := 0;
+    level  record;
+BEGIN
+    FOR level IN
+        SELECT p.priority, messages.stored_time(p.mark, moment) AS lowest
+          FROM messages.lane p WHERE p.queue_name = ring.queue_name COLLATE "default" AND p.used ORDER BY p.priority DESC
+    LOOP
+        rung := rung + (
+            SELECT count(pg_notify('new_message', waiting.id::text)) FROM (
+                SELECT m.id FROM messages.message_rows m
+                 WHERE m.queue_name = ring.queue_name COLLATE "default" AND m.priority = level.priority
+                   AND m.visible_at >= level.lowest AND m.visible_at <= moment AND m.lock_expires_at IS NULL
+                 ORDER BY m.visible_at LIMIT greatest(max_rings - rung, 0)) waiting);
+    END LOOP;
+    RETURN rung;
+END $$;
+COMMENT ON FUNCTION messages.ring(text, integer) IS
+    'Sends new_message again for the oldest ready messages of a queue and returns for how many.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.rings_are_paused() RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN messages.stored_time('messages.rings_paused_until', clock_timestamp() + interval '1 minute') > clock_timestamp();
+END $$;
+COMMENT ON FUNCTION messages.rings_are_paused() IS
+    'True while the notification queue of the server is more than half full: then nobody rings, and consumers poll. A full one would make publishers fail at their commit.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.pause_rings() RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    -- And ends a pause that a clock which went back made long.
+    SELECT messages.store_time('messages.rings_paused_until', CASE WHEN used > 0.5 THEN clock_timestamp() + interval '1 minute' ELSE 'epoch' END)
+      FROM pg_notification_queue_usage() AS used
+     WHERE used > 0.5 OR messages.stored_time('messages.rings_paused_until') > clock_timestamp() + interval '1 minute'
+$$;
+COMMENT ON FUNCTION messages.pause_rings() IS 'Lets nobody ring for a minute if the notification queue of the server is more than half full. Looks and the upkeep ask.'
+    ' [internal]';

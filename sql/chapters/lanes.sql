@@ -1,0 +1,456 @@
+-- Lanes: where a lease looks, and the timers that say what to look at again.
+--
+-- A lane is one priority of a queue. Its mark, a sequence, is the visible_at from which a lease looks. A rollback does not undo a
+-- mark, so a mark is a hint, never the truth: look goes through all of the queue and finds the messages that a mark has passed.
+--
+-- A timer is the time at which somebody looks at some messages again. end_due takes the timers that are due: it archives messages
+-- that are out of attempts or past their expires_at, and gives the others back to their lane (give_back, enter).
+--
+-- mend_lanes and mend_timers make lanes, marks and timers that are missing, such as after a restore.
+--
+-- Tables: message_rows, lane, timer, unused_sequence.
+
+CREATE OR REPLACE FUNCTION messages.look(queue_name text, wanted integer DEFAULT 1000, began timestamptz DEFAULT clock_timestamp()) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    due    regclass    := (SELECT q.look_due FROM messages.queue q WHERE q.queue_name = look.queue_name COLLATE "default");
+    is_due boolean;
+    since  timestamptz := began - interval '5 s';
+    ended  record;
+    more   boolean     := false;
+    freed  bigint      := 0;
+    step   integer     := 1;
+BEGIN
+    IF due IS NULL OR current_setting('transaction_read_only')::boolean THEN
+        RETURN false;
+    END IF;
+    -- A time more than a minute ahead was stored before the clock went back.
+    is_due := messages.stored_time(due, began + interval '1 min') <= began;
+    IF is_due THEN
+        PERFORM messages.store_time(due, began + interval '1 s');      -- other sessions do not look meanwhile
+        since := '-infinity';
+    END IF;
+    -- What is due, until enough is free, because nobody else sees what this lets in before its transaction ends. Most timers are of
+    -- messages that are finished.
+    WHILE freed < wanted AND step <= 1000
+          AND EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = look.queue_name COLLATE "default" AND t.at <= began AND t.at > since) LOOP
+        ended := messages.end_due(look.queue_name, greatest(step, least(wanted, 1000)), since, began);
+        freed := freed + ended.freed;
+        more := ended.more;
+        EXIT WHEN NOT more;
+        step := 10 * step;
+    END LOOP;
+    IF NOT is_due THEN
+        RETURN freed > 0;
+    END IF;
+    IF freed < wanted THEN
+        PERFORM messages.fill_groups(look.queue_name, wanted);
+    END IF;
+    PERFORM messages.correct_marks(look.queue_name);
+    PERFORM messages.pause_rings();
+    -- After one that took long, over many leases or dead versions, a hundred times as long passes until the next: a busy queue
+    -- looks a second after a look is due.
+    PERFORM messages.store_time(due, clock_timestamp() + CASE WHEN more THEN '0' ELSE
+        greatest(least(100 * (clock_timestamp() - began), interval '30 s') - interval '1 s', '50 ms') END);
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION messages.look(text, integer, timestamptz) IS
+    'Ends what fell due in a queue in the last five seconds, until so many messages are free; and if it is time for that, looks at all of the queue from its beginning: ends what is due, lets messages into groups that have room, and puts each mark at the first ready message. Returns whether something may have become ready.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.correct_marks(queue_name text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    began timestamptz := clock_timestamp();
+    lane  record;
+BEGIN
+    FOR lane IN
+        SELECT l.priority, l.mark, messages.stored_time(l.mark) AS at, first.at AS first
+          FROM messages.lane l
+          LEFT JOIN LATERAL (
+            SELECT m.visible_at - interval '1 us' AS at FROM messages.message_rows m
+             WHERE m.queue_name = l.queue_name AND m.priority = l.priority AND m.visible_at <= began
+               AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > began)
+             ORDER BY m.visible_at LIMIT 1) first ON true
+         WHERE l.queue_name = correct_marks.queue_name COLLATE "default" AND l.mark IS NOT NULL
+    LOOP
+        -- Some were published long before their commit, or leased by a transaction that was rolled back. Where nothing is ready,
+        -- nobody has to walk over what is leased.
+        IF lane.first <> lane.at OR lane.first IS NULL AND (lane.at < began - interval '2 s' OR lane.at > began) THEN
+            PERFORM messages.store_time(lane.mark, coalesce(lane.first, began - interval '1 s'));
+        END IF;
+    END LOOP;
+    -- While the first publisher opened the lane, or was rolled back, others may have published there.
+    FOR lane IN
+        SELECT l.priority
+          FROM messages.lane l
+          -- Not EXISTS, which the planner may answer by a walk over the whole queue.
+         CROSS JOIN LATERAL (SELECT FROM messages.message_rows m WHERE m.queue_name = l.queue_name AND m.priority = l.priority LIMIT 1) used
+         WHERE l.queue_name = correct_marks.queue_name COLLATE "default" AND NOT l.used
+    LOOP
+        PERFORM messages.open_lane(correct_marks.queue_name, lane.priority);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.correct_marks(text) IS
+    'Puts the mark of each lane of a queue right before its first ready message, so that what enters at the mark comes first, and opens lanes that are used.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.open_lane(queue_name text, priority integer) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    -- Whoever has the row is opening the lane; if that is rolled back, the next look opens it.
+    UPDATE messages.lane l SET used = true
+     WHERE l.ctid = (SELECT l.ctid FROM messages.lane l
+                      WHERE l.queue_name = open_lane.queue_name COLLATE "default" AND l.priority = open_lane.priority AND NOT l.used
+                        FOR NO KEY UPDATE SKIP LOCKED);
+END $$;
+COMMENT ON FUNCTION messages.open_lane(text, integer) IS 'Lets leases look at the lane of a priority that is used for the first time, unless another session is about to.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.enter(queue_name text, ids bigint[], places smallint[] DEFAULT NULL, own timestamptz[] DEFAULT NULL) RETURNS bigint[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    back   record;
+BEGIN
+    -- Each keeps its place, or, where leases have passed it, gets one at the mark; the last at the mark itself, the others microseconds
+    -- before. Where keys take turns, the front may lie behind the mark.
+    WITH free AS MATERIALIZED (
+        SELECT m.ctid AS tid, coalesce(e.place, m.place) AS place, coalesce(e.own, m.due_at, m.visible_at) AS own,
+               cardinality(ids) - e.number + (m.fair_key IS NOT NULL)::integer AS after, l.mark,
+               marked.at AS marked, coalesce(CASE WHEN m.fair_key IS NOT NULL THEN messages.fair_front(m.queue_name, m.priority) END, marked.at) AS begins
+          FROM unnest(ids, places, own) WITH ORDINALITY AS e (id, place, own, number) JOIN messages.message_rows m ON m.id = e.id
+          JOIN messages.lane l ON l.queue_name = m.queue_name AND l.priority = m.priority
+         CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS at) marked
+         WHERE coalesce(m.lock_expires_at <= moment, true)
+           -- Meanwhile it may have got a new delay, or another session may have let it in.
+           AND CASE WHEN e.place IS NULL THEN m.visible_at <= moment ELSE m.visible_at = 'infinity' END
+           FOR UPDATE OF m SKIP LOCKED),
+    entered AS (
+        UPDATE messages.message_rows m
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, due_at = NULL, place = f.place,
+               visible_at = CASE WHEN f.own >= f.begins THEN f.own ELSE f.begins - f.after * interval '1 us' END,
+               -- A lease taken by plain SQL has no token and did not count its attempt, so its end counts it.
+               attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
+          FROM free f WHERE m.ctid = f.tid
+        RETURNING m.id, m.visible_at, f.mark, f.marked)
+    SELECT array_agg(e.id) AS ids, array_agg(e.mark) FILTER (WHERE e.visible_at < e.marked) AS marks, array_agg(e.visible_at) FILTER (WHERE e.visible_at < e.marked) AS places
+      INTO back FROM entered e;
+    IF back.ids IS NULL THEN
+        RETURN '{}';
+    END IF;
+    IF back.marks IS NOT NULL THEN
+        PERFORM messages.store_time(b.mark, least(messages.stored_time(b.mark, moment), min(b.at) - interval '1 us')) FROM unnest(back.marks, back.places) AS b (mark, at) GROUP BY b.mark;
+    END IF;
+    -- A lease may move the mark past them before this is committed. Then this timer finds them behind it, and they enter again.
+    INSERT INTO messages.timer (queue_name, at, ids) VALUES (enter.queue_name, moment + interval '50 ms', back.ids);
+    RETURN back.ids;
+END $$;
+COMMENT ON FUNCTION messages.enter(text, bigint[], smallint[], timestamptz[]) IS
+    'Puts messages of a queue into their lanes, in this order, each at its place, or, where leases have passed that, at the mark: before all that leases have not reached. Ends the leases that they had. With places, gives each its place in its group, and with own its place in the order. Returns those that entered; leaves out what is leased, delayed, or locked by another session. Does not ring.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.give_back(queue_name text, ids bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment  timestamptz := clock_timestamp();
+    waits   record;
+    entered bigint[]    := '{}';
+BEGIN
+    -- In its group waits what has no place there, because plain SQL leased it; and where a group
+    -- has several places, what has a delay.
+    WITH back AS (
+        UPDATE messages.message_rows m
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, place = NULL, due_at = coalesce(m.due_at, m.visible_at), visible_at = 'infinity',
+               attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
+          FROM (SELECT m.ctid AS tid, m.place
+                  FROM messages.message_rows m JOIN messages.queue q ON q.queue_name = m.queue_name
+                 WHERE m.id = ANY (ids) AND coalesce(m.group_key, '') <> ''       -- not IS NOT NULL, which tempts the planner to walk the index of groups
+                   AND coalesce(m.lock_expires_at <= moment, true)
+                   AND (m.visible_at < 'infinity' OR m.lock_expires_at IS NOT NULL)
+                   AND (m.place IS NULL OR q.max_leased_per_group > 1 AND m.visible_at > moment)
+                   FOR UPDATE OF m SKIP LOCKED) w
+         WHERE m.ctid = w.tid
+        RETURNING m.group_key, w.place, m.due_at),
+    timed AS (
+        INSERT INTO messages.timer (queue_name, at, ids, group_key)
+        SELECT give_back.queue_name, b.due_at, '{}', b.group_key FROM back b WHERE b.due_at > moment)
+    SELECT array_agg(b.group_key) AS keys, array_agg(b.place) AS places INTO waits FROM back b;
+    IF waits.keys IS NOT NULL THEN
+        entered := messages.next_of_groups(give_back.queue_name, waits.keys, waits.places);
+    END IF;
+    RETURN entered || messages.enter(give_back.queue_name, ids);
+END $$;
+COMMENT ON FUNCTION messages.give_back(text, bigint[]) IS
+    'Ends the leases of these messages that have ended, puts those that are ready back into their lanes, and lets the next of a group in for one that must wait there again. Returns those that entered; leaves out what another session has locked. Does not ring.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.end_due(
+    queue_name   text,
+    max_messages integer DEFAULT 1000,
+    due_since    timestamptz DEFAULT '-infinity',
+    moment       timestamptz DEFAULT clock_timestamp(),
+    OUT freed    bigint,
+    OUT archived bigint,
+    OUT more     boolean
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    due     record;
+    seen    record;
+    gone    record;
+    entered bigint[] := '{}';
+    ready   bigint;
+    locked  bigint;
+BEGIN
+    WITH next AS MATERIALIZED (
+        SELECT t.ctid AS tid, t.at, greatest(cardinality(t.ids), 1) AS number FROM messages.timer t
+         WHERE t.queue_name = end_due.queue_name COLLATE "default" AND t.at <= moment AND t.at > end_due.due_since
+         ORDER BY t.at LIMIT end_due.max_messages FOR UPDATE SKIP LOCKED),
+    counted AS (
+        SELECT n.tid, sum(n.number) OVER (ORDER BY n.at, n.tid) - n.number AS before FROM next n),
+    taken AS (
+        DELETE FROM messages.timer t
+         WHERE t.ctid = ANY (ARRAY(SELECT c.tid FROM counted c WHERE c.before < end_due.max_messages))
+        RETURNING t.lock_token, t.ids, t.group_key)
+    SELECT array_agg(one.id) FILTER (WHERE one.id IS NOT NULL) AS ids, array_agg(t.lock_token) FILTER (WHERE one.id IS NOT NULL) AS tokens,
+           array_agg(DISTINCT t.group_key) FILTER (WHERE t.group_key IS NOT NULL) AS keys, count(*) AS number INTO due
+      FROM taken t LEFT JOIN unnest(t.ids) AS one (id) ON true;
+    freed := 0;
+    archived := 0;
+    more := due.number >= end_due.max_messages;
+    IF due.keys IS NOT NULL THEN
+        entered := messages.next_of_groups(end_due.queue_name, due.keys);
+    END IF;
+    IF due.ids IS NOT NULL THEN
+        -- A message that was leased again since has a timer of its own.
+        SELECT array_agg(m.id) FILTER (WHERE its.is_dead) AS dead,
+               array_agg(m.id ORDER BY coalesce(m.due_at, m.visible_at), m.id) FILTER (WHERE its.is_dead IS NOT TRUE) AS back
+          INTO seen
+          FROM unnest(due.ids, due.tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
+          JOIN messages.queue q ON q.queue_name = m.queue_name JOIN messages.lane l ON l.queue_name = m.queue_name AND l.priority = m.priority
+         CROSS JOIN LATERAL (
+            SELECT m.expires_at <= moment
+                   OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_dead) its
+         WHERE CASE WHEN m.lock_expires_at IS NOT NULL THEN m.lock_expires_at <= moment AND (t.lock_token IS NULL OR t.lock_token = m.lock_token)
+                    -- The delay of a place is over, or a lease has moved the mark past it.
+                    ELSE m.visible_at <= moment AND (m.due_at IS NOT NULL OR m.visible_at < messages.stored_time(l.mark, moment)) END
+            OR m.expires_at <= moment AND coalesce(m.lock_expires_at <= moment, true);
+        gone := messages.archive_ended(end_due.queue_name, seen.dead, moment);
+        archived := gone.archived;
+        entered := entered || gone.entered || messages.give_back(end_due.queue_name, coalesce(seen.back, '{}'));
+        -- Those that are leased for longer by now, and those that another session has locked, keep a timer.
+        WITH kept AS MATERIALIZED (
+            SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id
+              FROM unnest(due.ids, due.tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
+             WHERE m.lock_expires_at IS NOT NULL AND t.lock_token IS NOT DISTINCT FROM m.lock_token OR m.expires_at <= moment
+                OR m.id = ANY (seen.dead || seen.back) AND m.id <> ALL (entered)),
+        timed AS (
+            INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+            SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3)
+        SELECT count(*) FILTER (WHERE k.at = moment + interval '100 ms') INTO locked FROM kept k;
+        -- Where all are locked, there is no more to do for now.
+        more := more AND locked < cardinality(due.ids);
+    END IF;
+    -- What has expired meanwhile serves nobody: its own timer ends it.
+    freed := (SELECT count(*) FROM messages.message_rows m WHERE m.id = ANY (entered) AND coalesce(m.expires_at > moment, true));
+    -- Also one whose delay is over, or that nobody has leased since it entered its lane.
+    ready := coalesce(entered[1], (SELECT m.id FROM messages.message_rows m
+                                    WHERE m.id = ANY (due.ids) AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1));
+    IF ready IS NOT NULL THEN
+        PERFORM messages.ring_for(end_due.queue_name, ready);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz, timestamptz) IS
+    'Looks at what the timers of a queue name that have been due since this time, at about max_messages messages and groups, or the one lease that is larger: archives what is out of attempts or past its expires_at, gives the other leases back, puts what leases have passed at the mark, and lets the next of the groups in. Returns how many it freed and archived, and whether more may be due.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.archive_ended(queue_name text, ids bigint[], moment timestamptz, OUT archived bigint, OUT entered bigint[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    held record;
+BEGIN
+    -- One statement, one snapshot: what it archives is what it deletes.
+    WITH gone AS (
+        DELETE FROM messages.message_rows m WHERE m.ctid = ANY (ARRAY(
+            SELECT m.ctid FROM messages.message_rows m
+             WHERE m.id = ANY (archive_ended.ids) AND coalesce(m.lock_expires_at <= archive_ended.moment, m.expires_at <= archive_ended.moment)
+               FOR UPDATE SKIP LOCKED))
+        RETURNING m.*),
+    archived AS (
+        INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
+                                                handled_by, details, reference, topic, group_key, fingerprint, headers, message)
+        SELECT g.id, g.created_at, g.leased_at, g.requeued_from, g.priority,
+               least(g.attempts + (g.lock_expires_at IS NOT NULL AND g.lock_token IS NULL)::integer, 32767), g.requeues, g.queue_name,
+               why.result, g.locked_by, why.details, g.reference, g.topic, g.group_key,
+               messages.fingerprint(why.result, NULL, NULL), g.headers, g.message
+          FROM gone g CROSS JOIN LATERAL (
+            SELECT CASE WHEN g.lock_expires_at IS NULL THEN 'expired' ELSE 'lock_expired' END AS result,
+                   CASE WHEN g.lock_expires_at IS NULL THEN format('not handled by %s', g.expires_at)
+                        ELSE format('the lease ended at %s without a result', g.lock_expires_at) END AS details) why
+        RETURNING a.id, a.archived_at, a.queue_name, a.result, a.fingerprint, a.requeues, a.group_key)
+    SELECT array_agg(ROW(a.*)::messages.ended_message) AS dead,
+           array_agg(g.group_key) FILTER (WHERE g.group_key IS NOT NULL) AS keys,
+           array_agg(g.place) FILTER (WHERE g.group_key IS NOT NULL) AS places
+      INTO held FROM gone g JOIN archived a ON a.id = g.id;
+    archived := coalesce(cardinality(held.dead), 0);
+    entered := '{}';
+    IF held.dead IS NOT NULL THEN
+        PERFORM messages.record_dead(held.dead);
+    END IF;
+    IF held.keys IS NOT NULL THEN
+        entered := messages.next_of_groups(archive_ended.queue_name, held.keys, held.places);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.archive_ended(text, bigint[], timestamptz) IS
+    'Archives messages of a queue whose lease has ended as lock_expired and those that nobody had leased by their expires_at as expired, and returns how many, and which messages of their groups entered their lanes in their place; leaves out what another session has locked. Does not ring for those.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.mend_lanes(queue_name text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    -- Not by NOT EXISTS, which PostgreSQL may plan as a scan of all relations, for each queue.
+    UPDATE messages.queue q SET look_due = messages.create_mark()
+     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.look_due) IS NULL;
+    UPDATE messages.queue q SET rate_mark = messages.create_mark()
+     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND q.rate_limit IS NOT NULL
+       AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.rate_mark) IS NULL;
+    INSERT INTO messages.lane (queue_name, priority, used)
+    SELECT q.queue_name, lacking.priority, lacking.priority = 4 FROM messages.queue q CROSS JOIN generate_series(0, 9) AS lacking (priority)
+     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default"
+       AND NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = q.queue_name AND l.priority = lacking.priority)
+    ON CONFLICT DO NOTHING;
+    UPDATE messages.lane l SET mark = CASE WHEN l.used THEN messages.create_mark() END
+     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default"
+       AND (l.used OR l.mark IS NOT NULL) AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
+END $$;
+COMMENT ON FUNCTION messages.mend_lanes(text) IS
+    'Makes what is missing of the lanes of a queue: only this makes sequences, so that no publisher or consumer does.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.create_mark() RETURNS regclass
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = ''
+AS $$
+DECLARE
+    name text := format('messages.mark_%s', nextval('messages.mark_number'));
+BEGIN
+    -- No further than a timestamp can hold.
+    EXECUTE format('CREATE SEQUENCE %s MINVALUE -1 MAXVALUE 100000000000000000', name);
+    PERFORM messages.keep_private(name::regclass);
+    RETURN name::regclass;
+END $$;
+COMMENT ON FUNCTION messages.create_mark() IS 'Creates a sequence that holds a time.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.used_lanes() RETURNS TABLE (queue_name text, priority smallint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    -- From one priority to the next in the index, however many messages each has.
+    WITH RECURSIVE level AS (
+        (SELECT m.queue_name, m.priority FROM messages.message_rows m ORDER BY m.queue_name, m.priority DESC LIMIT 1)
+        UNION ALL
+        SELECT next.* FROM level l CROSS JOIN LATERAL (
+            (SELECT m.queue_name, m.priority FROM messages.message_rows m
+              WHERE m.queue_name = l.queue_name AND m.priority < l.priority ORDER BY m.priority DESC LIMIT 1)
+            UNION ALL
+            (SELECT m.queue_name, m.priority FROM messages.message_rows m
+              WHERE m.queue_name > l.queue_name ORDER BY m.queue_name, m.priority DESC LIMIT 1)
+            LIMIT 1) next)
+    SELECT l.queue_name, l.priority FROM level l
+$$;
+COMMENT ON FUNCTION messages.used_lanes() IS 'The queues that have messages, with their priorities. Locks no mark.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.drop_unused_sequences() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '10ms'
+AS $$
+DECLARE
+    unused record;
+BEGIN
+    FOR unused IN
+        SELECT u.sequence, c.oid IS NOT NULL AS exists
+          FROM messages.unused_sequence u LEFT JOIN pg_class c ON c.oid = u.sequence
+         WHERE u.since <= clock_timestamp() - interval '1 hour' ORDER BY u.since LIMIT 1000     -- each is locked until the commit
+    LOOP
+        BEGIN
+            IF unused.exists THEN
+                EXECUTE format('DROP SEQUENCE %s', unused.sequence);
+            END IF;
+            DELETE FROM messages.unused_sequence u WHERE u.sequence = unused.sequence;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;                          -- a dump reads it: the next upkeep drops it
+        END;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.drop_unused_sequences() IS
+    'Drops sequences of queues that were dropped more than an hour ago, a thousand at most, except those that somebody reads.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.mend_timers() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    made bigint;
+BEGIN
+    -- A timer too many finds nothing when its time comes.
+    DELETE FROM messages.timer;
+    INSERT INTO messages.timer (queue_name, at, ids, group_key)
+    SELECT DISTINCT m.queue_name, greatest(m.due_at, clock_timestamp()), '{}'::bigint[], m.group_key
+      FROM messages.message_rows m WHERE m.visible_at = 'infinity';
+    INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+    SELECT m.queue_name, due.at, due.lock_token, array_agg(m.id)
+      FROM messages.message_rows m CROSS JOIN LATERAL (
+        VALUES (m.lock_expires_at, m.lock_token), (m.expires_at, NULL),
+               (CASE WHEN m.due_at IS NOT NULL THEN nullif(m.visible_at, 'infinity') END, NULL)) due (at, lock_token)
+     WHERE due.at IS NOT NULL GROUP BY 1, 2, 3;
+    GET DIAGNOSTICS made = ROW_COUNT;
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION messages.mend_timers() IS
+    'Makes the timers of all leases, delays, groups and expires_at anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.stored_time(mark regclass, at_most timestamptz DEFAULT 'infinity') RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    stored timestamptz := 'epoch'::timestamptz + coalesce(pg_sequence_last_value(mark), 0) * interval '1 us';
+BEGIN
+    RETURN CASE WHEN stored <= at_most THEN stored ELSE 'epoch' END;
+END $$;
+COMMENT ON FUNCTION messages.stored_time(regclass, timestamptz) IS
+    'The time that a mark holds; 1970 before it was first set, or if it is later than at_most, because the clock went back.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.store_time(mark regclass, at timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM setval(mark, greatest(-1, (extract(epoch FROM at) * 1000000)::bigint));
+END $$;
+COMMENT ON FUNCTION messages.store_time(regclass, timestamptz) IS
+    'Puts a time into a mark: at once and for everybody, even if the transaction rolls back.'
+    ' [internal]';

@@ -1,0 +1,517 @@
+-- Lease: take messages for a limited time, then finish them or give them back.
+--
+-- lease takes the first messages of the lanes in three steps: take_first finds and locks them, a row of messages.timer has the end
+-- of the lease, and an UPDATE writes end, token and attempt. If it finds too few, prepare_lease looks or counts first, and the lease
+-- tries once more.
+--
+-- archive, release and extend need the token of the lease. They return the ids whose lease was still held, and change no other
+-- message. archive moves the rows to the archive (finish), release makes them ready again, and extend writes a new end.
+--
+-- Tables: inbox.
+
+CREATE OR REPLACE FUNCTION messages.lease(
+    queue_name   text,
+    max_messages integer  DEFAULT 1,
+    lease_for    interval DEFAULT NULL,
+    locked_by    text     DEFAULT NULL
+) RETURNS SETOF messages.leased_message
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    token  uuid        := gen_random_uuid();
+    holder text        := coalesce(left(lease.locked_by, 1024), session_user);
+    wanted integer     := lease.max_messages;
+    taken  integer     := 0;
+    first  record;
+    rest   record;
+    until  timestamptz;
+BEGIN
+    IF lease.lease_for IS NOT NULL THEN
+        PERFORM messages.check_duration('lease_for', lease.lease_for, '1 millisecond', '12 hours');
+    END IF;
+    first := messages.take_first(lease.queue_name, wanted, NULL);
+    FOR try IN 1 .. 2 LOOP
+        IF first.ids IS NOT NULL THEN
+            until := first.moment + coalesce(lease.lease_for, first.lease_for);
+            INSERT INTO messages.timer (queue_name, at, lock_token, ids) VALUES (lease.queue_name, until, token, first.ids);
+            RETURN QUERY
+            UPDATE messages.message_rows m
+               SET lock_expires_at = until, leased_at = first.moment, lock_token = token, locked_by = holder, attempts = least(m.attempts + 1, 32767)
+              FROM unnest(first.tids) AS f (tid) WHERE m.ctid = f.tid
+            RETURNING m.id, m.queue_name, m.message, m.headers, m.reference, m.topic, m.group_key, m.priority, m.attempts,
+                      first.max_attempts, m.requeues, m.created_at, m.lock_token, m.lock_expires_at;
+            taken := taken + cardinality(first.ids);
+        END IF;
+        EXIT WHEN try = 2 OR taken = wanted AND taken > 0;
+        rest := messages.prepare_lease(lease.queue_name, wanted - taken, first.moment);
+        EXIT WHEN rest.wanted = 0;
+        first := messages.take_first(lease.queue_name, rest.wanted, rest.moment);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.lease(text, integer, interval, text) IS
+    'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: a transaction that leased from a queue with a max_leased stays open.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.take_first(
+    queue_name text, wanted integer, prepared timestamptz,
+    OUT moment timestamptz, OUT tids tid[], OUT ids bigint[], OUT lease_for interval, OUT max_attempts smallint
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- The planner must walk message_order_idx whatever its statistics say, also in a session that planned when the table was empty.
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    called timestamptz := coalesce(prepared, clock_timestamp());
+    head  record;
+BEGIN
+    -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases look:
+    -- a hint, which look() corrects. One that lies ahead was stored before the clock went back.
+    SELECT q.lease_for, q.max_attempts, q.fair_by, r.* INTO head
+      FROM messages.queue q
+     CROSS JOIN LATERAL (
+        SELECT array_agg(f.tid) AS tids, array_agg(f.id) AS ids, (array_agg(f.visible_at))[1] AS first,
+               (array_agg(f.mark))[1] AS mark, (array_agg(f.marked))[1] AS marked, (array_agg(f.begins))[1] AS begins
+          FROM (SELECT m.*, l.mark, l.marked, l.begins
+                  FROM (SELECT l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
+                               CASE WHEN pg_sequence_last_value(l.mark) <= extract(epoch FROM called) * 1000000
+                                    THEN 'epoch'::timestamptz + pg_sequence_last_value(l.mark) * interval '1 us' ELSE 'epoch' END AS begins
+                          FROM messages.lane l
+                         WHERE l.queue_name = q.queue_name AND (l.used OR prepared IS NOT NULL)
+                         ORDER BY l.priority DESC) l
+                 CROSS JOIN LATERAL (
+                    SELECT m.ctid AS tid, m.id, m.visible_at FROM messages.message_rows m
+                     WHERE m.queue_name = take_first.queue_name COLLATE "default" AND m.priority = l.priority
+                       AND m.visible_at >= l.begins AND m.visible_at <= called
+                       AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > called)
+                     ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) m
+                 LIMIT wanted) f OFFSET 0) r
+     WHERE q.queue_name = take_first.queue_name COLLATE "default"
+       -- Nothing where somebody has to look, to count or to refuse before: prepare_lease() does that.
+       AND (prepared IS NOT NULL
+            OR wanted BETWEEN 1 AND 10000 AND NOT q.paused AND num_nonnulls(q.max_leased, q.rate_limit) = 0
+               AND pg_sequence_last_value(q.look_due) BETWEEN extract(epoch FROM called) * 1000000 - 1000000 AND extract(epoch FROM called) * 1000000 + 60000000
+               AND NOT EXISTS (SELECT FROM messages.timer t
+                                WHERE t.queue_name = q.queue_name AND t.group_key IS NOT NULL AND t.at <= called AND t.at > called - interval '5 s')
+               -- session_is_limited(), without the cost of a call
+               AND (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE) IS NOT TRUE);
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    moment := called;
+    tids := head.tids;
+    ids := head.ids;
+    lease_for := head.lease_for;
+    max_attempts := head.max_attempts;
+    -- The next lease begins where this one did, but 5 ms behind the clock, for publishers that commit after their visible_at; unless
+    -- somebody has moved the mark meanwhile. Where keys take turns, whole turns lie within microseconds.
+    IF least(head.first, called - interval '5 ms') > head.begins + (head.fair_by IS NULL)::integer * interval '0.2 ms'
+       AND pg_sequence_last_value(head.mark) IS NOT DISTINCT FROM head.marked THEN
+        PERFORM setval(head.mark, (extract(epoch FROM least(head.first, called - interval '5 ms')) * 1000000)::bigint - 1);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.take_first(text, integer, timestamptz) IS
+    'Locks the first ready messages of the lanes of a queue, the highest priority first, and moves the mark to the first of them. prepared is the time that prepare_lease() returned. Without it this returns no moment, and locks nothing, where prepare_lease() has to be called before.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.prepare_lease(queue_name text, INOUT wanted integer, tried timestamptz, consumes boolean DEFAULT false, OUT moment timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    policy messages.queue;
+    freed  boolean;
+BEGIN
+    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = prepare_lease.queue_name COLLATE "default";
+    PERFORM messages.check_lease(prepare_lease.queue_name, policy.paused, wanted, NULL);
+    -- Only what was due before that, lest a lease of a millisecond that this call took is given back to it.
+    freed := messages.look(prepare_lease.queue_name, wanted, coalesce(tried, clock_timestamp()));
+    IF tried IS NOT NULL AND NOT freed THEN
+        wanted := 0;
+        RETURN;
+    END IF;
+    IF policy.max_leased IS NOT NULL AND NOT consumes THEN
+        wanted := least(wanted, messages.leases_left(prepare_lease.queue_name, policy.max_leased));
+    END IF;
+    moment := clock_timestamp();
+    IF policy.rate_limit IS NOT NULL AND wanted > 0 THEN
+        -- Only what will be leased uses up the rate. This locks it, so that nobody else takes it.
+        wanted := least(wanted, (messages.rate_left(policy, moment)).leases);
+        wanted := coalesce(cardinality((messages.take_first(prepare_lease.queue_name, wanted, moment)).ids), 0);
+        SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, wanted) s;
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.prepare_lease(text, integer, timestamptz, boolean) IS
+    'For how many messages a lease should try again that found fewer than it wanted, or that has not tried: 0 if it has tried, at this time, and a look frees nothing; no more than max_leased and rate_limit allow, which this uses up; and the time at which these leases begin. Errors as in lease.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.check_lease(queue_name text, paused boolean, max_messages integer, lease_for interval) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM messages.check_access(queue_name, 'consume');
+    IF paused IS NULL THEN
+        PERFORM messages.raise_unknown_queue(queue_name);
+    ELSIF paused THEN
+        RAISE EXCEPTION 'queue % is paused', quote_literal(queue_name)
+            USING ERRCODE = 'PQ002', HINT = format('Resume it: SELECT messages.resume_queue(%L)', queue_name);
+    END IF;
+    PERFORM messages.check_number('max_messages', max_messages, 1, 10000, required => true),
+            messages.check_duration('lease_for', lease_for, '1 millisecond', '12 hours');
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION messages.check_lease(text, boolean, integer, interval) IS
+    'True, or raises PQ001 for a queue whose paused is NULL because there is none, PQ002 or 42501 if this login cannot lease from it now, PQ004 for a bad argument.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.extend(lock_token uuid, ids bigint[], lease_for interval) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+BEGIN
+    PERFORM messages.check_duration('lease_for', extend.lease_for, '1 millisecond', '12 hours');
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        SELECT m.ctid AS tid, m.lock_expires_at FROM messages.message_rows m
+         WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > moment
+         ORDER BY m.id FOR UPDATE SKIP LOCKED),
+    extended AS (
+        UPDATE messages.message_rows m SET lock_expires_at = moment + coalesce(
+               extend.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name))
+          FROM held WHERE m.ctid = held.tid
+        RETURNING m.id, m.queue_name, m.lock_expires_at, m.lock_expires_at < held.lock_expires_at AS is_shorter),
+    -- The timer of the lease waits for a longer one, but comes too late for one that is shorter than it was.
+    timed AS (
+        INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+        SELECT e.queue_name, max(e.lock_expires_at), extend.lock_token, array_agg(e.id) FROM extended e WHERE e.is_shorter GROUP BY e.queue_name)
+    -- One that another transaction has, perhaps to end it, is not lost yet.
+    SELECT m.id FROM messages.message_rows m
+     WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > moment;
+END $$;
+COMMENT ON FUNCTION messages.extend(uuid, bigint[], interval) IS
+    'Makes leases end lease_for from now (by default the lease_for of the queue), and returns the ids; an id that is missing was lost. Waits for nobody: a message that another transaction has locked keeps the end that it had. PQ004: bad duration.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.release(
+    lock_token    uuid,
+    ids           bigint[],
+    delay         interval DEFAULT '0',
+    count_attempt boolean  DEFAULT true,
+    details       text     DEFAULT NULL,
+    failure       jsonb    DEFAULT NULL,
+    back_off      boolean  DEFAULT false
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+-- By the index of the ids, so that two calls lock what both have in one order.
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment   timestamptz := clock_timestamp();
+    -- A text without a class begins with a space, so that nobody takes it for one.
+    error    text        := left(CASE WHEN release.failure ->> 'error' <> '' THEN concat_ws(': ', release.failure ->> 'error', release.failure ->> 'message')
+                                      ELSE ' ' || coalesce(nullif(release.failure ->> 'message', ''), release.details) END, 500);
+    released record;
+BEGIN
+    PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
+    PERFORM messages.check_outcomes(NULL, NULL, release.failure);
+    IF error IS NOT NULL AND release.count_attempt IS NOT FALSE THEN
+        INSERT INTO messages.failed_attempt (message_id, attempt, queue_name, leased_at, handled_by, fingerprint, failure)
+        SELECT m.id, m.attempts, m.queue_name, m.leased_at, m.locked_by, messages.fingerprint('failed', release.details, release.failure),
+               coalesce(release.failure, jsonb_build_object('message', left(release.details, 4000)))
+          FROM messages.message_rows m JOIN messages.queue q ON q.queue_name = m.queue_name
+         WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp() AND m.attempts < q.max_attempts
+        ON CONFLICT DO NOTHING;
+    END IF;
+    WITH freed AS (
+        UPDATE messages.message_rows m
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
+               visible_at = CASE
+                   WHEN release.back_off THEN
+                       -- In seconds, because an interval overflows. Jitter, from half of the pause to all of it, so that what failed
+                       -- together does not come back together.
+                       moment + least(extract(epoch FROM q.backoff_max), extract(epoch FROM q.backoff_first) * 2 ^ least(greatest(m.attempts, 1) - 1, 30))
+                                * (0.5 + random() / 2) * interval '1 second'
+                   WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
+                   ELSE m.visible_at END,
+               -- Where keys take turns, its turn waits for the end of the delay.
+               due_at = CASE WHEN m.fair_key IS NOT NULL AND (release.back_off OR release.delay > '0') THEN coalesce(m.due_at, m.visible_at) ELSE m.due_at END,
+               attempts = m.attempts - (release.count_attempt IS FALSE)::integer,
+               last_error = coalesce(error, m.last_error)
+          FROM messages.queue q
+         WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
+           AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
+        RETURNING m.id, m.queue_name, m.visible_at),
+    timed AS (
+        INSERT INTO messages.timer (queue_name, at, ids)
+        SELECT f.queue_name, f.visible_at, array_agg(f.id) FROM freed f WHERE f.visible_at > moment GROUP BY f.queue_name, f.visible_at)
+    SELECT min(f.queue_name) AS queue_name, array_agg(f.id ORDER BY f.visible_at, f.id) AS ids INTO released FROM freed f;
+    IF released.ids IS NOT NULL THEN
+        PERFORM messages.give_back(released.queue_name, released.ids);
+        PERFORM messages.ring_for(released.queue_name, released.ids[1]);       -- whoever waits learns when to look again
+        RETURN QUERY SELECT unnest(released.ids);
+    END IF;
+    -- What is left under this token had its last attempt.
+    RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
+                                         coalesce(release.details, 'released after its last attempt'), failure => release.failure);
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('a message of this lease');
+END $$;
+COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. One that is ready at once keeps its place in the order; one with a delay comes when its time comes. Keeps the error of failure, or else details, as last_error, and all of it as a failed attempt for 30 days. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure; PQ016: another transaction has a message of this lease for more than three seconds.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.archive(
+    lock_token uuid,
+    ids        bigint[],
+    result     text  DEFAULT 'success',
+    details    text  DEFAULT NULL,
+    handled_by text  DEFAULT NULL,
+    outcomes   jsonb DEFAULT NULL,
+    output     jsonb DEFAULT NULL,
+    failure    jsonb DEFAULT NULL
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    finished record;
+BEGIN
+    finished := messages.finish(archive.lock_token, archive.ids, archive.result, archive.details, archive.handled_by,
+                                archive.outcomes, archive.output, archive.failure);
+    IF finished.entered <> '{}' THEN
+        PERFORM messages.ring_for(finished.queue_name, finished.entered[1]);
+    END IF;
+    RETURN QUERY SELECT unnest(finished.done);
+END $$;
+COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
+    'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details", "output", "failure"}} overrides these for single messages. PQ004: bad result, or an output or failure that is too large; 55P03: another transaction has one of them for more than three seconds.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.finish(
+    lock_token uuid, ids bigint[], result text, details text, handled_by text, outcomes jsonb, output jsonb, failure jsonb,
+    OUT done bigint[], OUT queue_name text, OUT entered bigint[]
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- Without a handler for it, which would be a subtransaction, and a tenth of the cost.
+SET lock_timeout = '3s'
+-- By the index of the ids, so that two calls lock what both have in one order.
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    held record;
+BEGIN
+    -- Not now(), here and wherever a lease is judged: the caller's transaction may have begun before the lease ended.
+    IF finish.result = 'success' AND num_nonnulls(finish.outcomes, finish.output, finish.failure, finish.details) = 0 THEN
+        WITH mine AS (
+            DELETE FROM messages.message_rows m
+             WHERE m.id = ANY (finish.ids) AND m.lock_token = finish.lock_token AND m.lock_expires_at > clock_timestamp()
+            RETURNING m.id, m.created_at, m.leased_at, m.requeued_from, m.priority, m.attempts, m.requeues, m.queue_name,
+                      m.locked_by, m.reference, m.topic, m.group_key, m.place, m.headers, m.message, m.lock_expires_at),
+        archived AS (
+            INSERT INTO messages.archive_rows (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
+                                               handled_by, reference, topic, group_key, headers, message)
+            SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, 'success',
+                   left(coalesce(finish.handled_by, locked_by), 1024), reference, topic, group_key, headers, message FROM mine)
+        SELECT array_agg(m.id) AS ids, min(m.queue_name) AS queue_name, min(m.lock_expires_at) AS at, NULL::messages.ended_message[] AS dead,
+               array_agg(m.group_key) FILTER (WHERE m.group_key IS NOT NULL) AS keys,
+               array_agg(m.place) FILTER (WHERE m.group_key IS NOT NULL) AS places
+          INTO held FROM mine m;
+    ELSE
+        PERFORM messages.check_result(finish.result), messages.check_outcomes(finish.outcomes, finish.output, finish.failure);
+        WITH mine AS (
+            DELETE FROM messages.message_rows m
+             WHERE m.id = ANY (finish.ids) AND m.lock_token = finish.lock_token AND m.lock_expires_at > clock_timestamp()
+            RETURNING m.*),
+        judged AS (
+            SELECT mine.*, coalesce(o.outcome ->> 'result', finish.result) AS result,
+                   left(coalesce(o.outcome ->> 'details', finish.details), 4000) AS details,
+                   coalesce(o.outcome -> 'output', finish.output) AS output,
+                   coalesce(o.outcome -> 'failure', finish.failure) AS failure
+              FROM mine CROSS JOIN LATERAL (SELECT finish.outcomes -> mine.id::text AS outcome) o),
+        archived AS (
+            INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
+                                                    handled_by, details, reference, topic, group_key, output, failure, fingerprint, headers, message)
+            SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
+                   left(coalesce(finish.handled_by, locked_by), 1024), details, reference, topic, group_key, output, failure,
+                   CASE WHEN result NOT IN ('success', 'cancelled') THEN messages.fingerprint(result, details, failure) END, headers, message
+              FROM judged
+            RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key)
+        SELECT array_agg(m.id) AS ids, min(m.queue_name) AS queue_name, min(m.lock_expires_at) AS at,
+               array_agg(ROW(a.*)::messages.ended_message) FILTER (WHERE a.fingerprint IS NOT NULL) AS dead,
+               array_agg(m.group_key) FILTER (WHERE m.group_key IS NOT NULL) AS keys,
+               array_agg(m.place) FILTER (WHERE m.group_key IS NOT NULL) AS places
+          INTO held FROM mine m JOIN archived a ON a.id = m.id;
+    END IF;
+    done := held.ids;
+    queue_name := held.queue_name;
+    -- Most leases are finished as a whole and in their order; the timer of another finds nothing when its time comes.
+    DELETE FROM messages.timer t WHERE t.queue_name = held.queue_name AND t.at = held.at AND t.ids = held.ids;
+    IF held.dead IS NOT NULL THEN
+        PERFORM messages.record_dead(held.dead);
+    END IF;
+    IF held.keys IS NOT NULL THEN
+        entered := messages.next_of_groups(held.queue_name, held.keys, held.places);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.finish(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
+    'Does what archive does, but does not ring: returns the ids, their queue, and which messages of their groups entered their lanes in their place.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.check_outcomes(outcomes jsonb, output jsonb, failure jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    outcome record;
+BEGIN
+    IF jsonb_typeof(outcomes) <> 'object' THEN
+        RAISE EXCEPTION 'outcomes are of type %', jsonb_typeof(outcomes)
+            USING ERRCODE = 'PQ004', HINT = 'Give an object: {"id": {"result", "details", "output", "failure"}}.';
+    END IF;
+    FOR outcome IN
+        SELECT o.value ->> 'result' AS result, o.value -> 'output' AS output, o.value -> 'failure' AS failure FROM jsonb_each(outcomes) o
+        UNION ALL SELECT NULL, check_outcomes.output, check_outcomes.failure
+    LOOP
+        IF outcome.result IS NOT NULL THEN    -- not as a WHERE: a plan for these values calls what is IMMUTABLE before it
+            PERFORM messages.check_result(outcome.result);
+        END IF;
+        IF octet_length(outcome.output::text) > 65536 OR octet_length(outcome.failure::text) > 65536 THEN
+            RAISE EXCEPTION 'an output or failure has % bytes', greatest(octet_length(outcome.output::text), octet_length(outcome.failure::text))
+                USING ERRCODE = 'PQ004', HINT = 'Give at most 65536 bytes; store large results elsewhere and say where.';
+        END IF;
+        IF jsonb_typeof(outcome.failure) <> 'object' THEN
+            RAISE EXCEPTION 'a failure is of type %', jsonb_typeof(outcome.failure)
+                USING ERRCODE = 'PQ004', HINT = 'Give an object with error, message and traceback.';
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.check_outcomes(jsonb, jsonb, jsonb) IS 'Raises PQ004 for an outcome that the archive cannot keep.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.archive_and_lease(
+    lock_token   uuid,
+    ids          bigint[],
+    outcomes     jsonb,
+    queue_name   text,
+    max_messages integer  DEFAULT 1,
+    lease_for    interval DEFAULT NULL,
+    locked_by    text     DEFAULT NULL
+) RETURNS TABLE (leased messages.leased_message, archived bigint[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    finished record;
+BEGIN
+    finished := messages.finish(archive_and_lease.lock_token, archive_and_lease.ids, 'success', NULL, archive_and_lease.locked_by,
+                                archive_and_lease.outcomes, NULL, NULL);
+    archived := CASE WHEN finished.done @> archive_and_lease.ids THEN NULL ELSE coalesce(finished.done, '{}') END;
+    RETURN QUERY SELECT l, archived FROM messages.lease(archive_and_lease.queue_name, archive_and_lease.max_messages,
+                                                        archive_and_lease.lease_for, archive_and_lease.locked_by) l;
+    IF NOT FOUND THEN
+        RETURN NEXT;
+    END IF;
+    -- Others wait only for what this call has let in and does not lease itself.
+    IF EXISTS (SELECT FROM messages.message_rows m WHERE m.id = ANY (finished.entered) AND m.lock_expires_at IS NULL) THEN
+        PERFORM messages.ring_for(finished.queue_name, finished.entered[1]);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.archive_and_lease(uuid, bigint[], jsonb, text, integer, interval, text) IS
+    'Archives the messages of a lease, as success or as outcomes say, and leases the next, in one call. archived is NULL if all were archived, else it has the ids of those that were, in one row without a message if none was leased. What this frees of a group can be leased at once. Errors as in archive and lease.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.consume(queue_name text, max_messages integer DEFAULT 1, handled_by text DEFAULT NULL)
+RETURNS SETOF messages.leased_message
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    token  uuid    := gen_random_uuid();
+    wanted integer := consume.max_messages;
+    taken  integer := 0;
+    first  record;
+    rest   record;
+BEGIN
+    -- A lease and its archive in one call: nobody else sees the lease, so it needs no timer.
+    first := messages.take_first(consume.queue_name, wanted, NULL);
+    FOR try IN 1 .. 2 LOOP
+        IF first.ids IS NOT NULL THEN
+            RETURN QUERY
+            UPDATE messages.message_rows m
+               SET lock_expires_at = 'infinity', leased_at = first.moment, lock_token = token, attempts = least(m.attempts + 1, 32767)
+              FROM unnest(first.tids) AS f (tid) WHERE m.ctid = f.tid
+            RETURNING m.id, m.queue_name, m.message, m.headers, m.reference, m.topic, m.group_key, m.priority, m.attempts,
+                      first.max_attempts, m.requeues, m.created_at, NULL::uuid, NULL::timestamptz;
+            PERFORM messages.archive(token, first.ids, handled_by => coalesce(consume.handled_by, session_user));
+            taken := taken + cardinality(first.ids);
+        END IF;
+        EXIT WHEN try = 2 OR taken = wanted AND taken > 0;
+        rest := messages.prepare_lease(consume.queue_name, wanted - taken, first.moment, consumes => true);
+        EXIT WHEN rest.wanted = 0;
+        first := messages.take_first(consume.queue_name, rest.wanted, rest.moment);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.consume(text, integer, text) IS
+    'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not apply. Errors as in lease.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.once(consumer text, message_id bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_length('consumer', once.consumer, 1, 255, required => true);
+    IF once.message_id IS NULL THEN
+        RAISE EXCEPTION 'message_id is NULL' USING ERRCODE = 'PQ004', HINT = 'Give the id of the message.';
+    END IF;
+    -- A limited login may name only messages of its own queues, or it could keep another team from its effect. The name of
+    -- another queue is not for it either.
+    IF messages.session_is_limited() THEN
+        PERFORM messages.check_access(
+            (SELECT m.queue_name FROM messages.message_rows m WHERE m.id = once.message_id
+                AND m.queue_name IN (SELECT messages.granted_queues('consume'))), 'consume');
+    END IF;
+    INSERT INTO messages.inbox (consumer, message_id) VALUES (once.consumer, once.message_id) ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('message %s of consumer %L', once.message_id, left(once.consumer, 100)), SQLSTATE);
+END $$;
+COMMENT ON FUNCTION messages.once(text, bigint) IS
+    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad argument; PQ016: the transaction of the first stayed open for more than three seconds, or waits for the second.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.abandoned(lock_token uuid, ids bigint[]) RETURNS SETOF bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET jit = off SET enable_seqscan = off
+AS $$
+    SELECT m.id FROM messages.message_rows m
+     WHERE m.id = ANY (abandoned.ids) AND m.lock_token = abandoned.lock_token AND m.attempts > 1
+       AND NOT EXISTS (SELECT FROM messages.failed_attempt f
+                        WHERE f.message_id = m.id AND f.attempt = m.attempts - 1 AND NOT f.failure ? 'unfinished')
+$$;
+COMMENT ON FUNCTION messages.abandoned(uuid, bigint[]) IS
+    'Which of these leased messages had an attempt before that ended without a result of its own: its lease ended, or its consumer did. One of those that were leased together then may end its next consumer, too, so handle them in small batches.'
+    ' [for: consumer]';
+
+CREATE OR REPLACE FUNCTION messages.deaths(queue_name text, holder text, period interval) RETURNS TABLE (result text, number bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_queue(deaths.queue_name, 'consume');
+    PERFORM messages.check_duration('period', deaths.period, '0', '3660 days');
+    RETURN QUERY
+    SELECT a.result, count(*) FROM messages.archive_rows a
+     WHERE a.fingerprint IS NOT NULL AND a.archived_at >= clock_timestamp() - deaths.period AND a.queue_name = deaths.queue_name COLLATE "default"
+       AND a.result IN ('failed', 'lock_expired') AND starts_with(a.handled_by, deaths.holder)
+     GROUP BY a.result ORDER BY a.result;
+END $$;
+COMMENT ON FUNCTION messages.deaths(text, text, interval) IS
+    'How many messages of a queue died within this period in the hands of consumers whose locked_by begins with holder, by result: failed or lock_expired. What a handler rejected is not among them. PQ001: unknown queue.'
+    ' [for: consumer]';

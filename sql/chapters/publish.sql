@@ -1,0 +1,522 @@
+-- Publish: put messages in queues, in the transaction of the caller.
+--
+-- publish does the usual case in one statement, and calls publish_batch for any other. publish_batch checks its arguments; with
+-- dedup keys it calls publish_deduplicated, which remembers the keys first. Both insert with insert_messages. publish_topic
+-- publishes a copy to each queue that the topic reaches.
+--
+-- A publisher waits for nobody, unless it gives a dedup key: two transactions with the same key wait for one another.
+--
+-- Tables: dedup, topic_binding.
+
+CREATE OR REPLACE FUNCTION messages.publish(
+    queue_name   text,
+    message      jsonb,
+    priority     integer     DEFAULT 4,
+    delay        interval    DEFAULT NULL,
+    expires_in   interval    DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    reference    text        DEFAULT NULL,
+    visible_at   timestamptz DEFAULT NULL,
+    topic        text        DEFAULT NULL,
+    group_key    text        DEFAULT NULL,
+    dedup_key    text        DEFAULT NULL,
+    dedup_window interval    DEFAULT NULL,
+    on_conflict  text        DEFAULT 'skip'
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    policy record;
+    new_id bigint;
+    known  bigint;
+    rung   text;
+BEGIN
+    -- One statement knows all that is usual; what it refuses goes to the function that knows the rest.
+    SELECT q.queue_name, q.dedup_window, q.lock_key,
+           CASE WHEN pg_sequence_last_value('messages.rings_paused_until') >= extract(epoch FROM moment) * 1000000 THEN 'off' ELSE q.notify END AS notify INTO policy
+      FROM messages.queue q
+     WHERE q.queue_name = publish.queue_name COLLATE "default" AND q.fair_by IS NULL AND publish.priority = 4
+       AND num_nonnulls(publish.delay, publish.expires_in, publish.visible_at, publish.headers, publish.topic, publish.group_key, publish.dedup_window) = 0
+       AND publish.on_conflict = 'skip' AND coalesce(length(publish.dedup_key) BETWEEN 1 AND 255, true) AND coalesce(octet_length(publish.reference) <= 2600, true)
+       AND pg_column_size(publish.message) <= least(1000, q.max_body_bytes) AND pg_column_compression(publish.message) IS NULL
+       AND octet_length(publish.message::text) <= least(1000, q.max_body_bytes)
+       AND (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE) IS NOT TRUE;
+    IF NOT FOUND THEN
+        IF publish.message IS NULL THEN
+            RAISE EXCEPTION 'message is NULL' USING ERRCODE = 'PQ004', HINT = 'Give JSON; its null is ''null''.';
+        END IF;
+        IF publish.dedup_key IS NULL THEN
+            PERFORM messages.check_no_dedup('dedup_key', publish.dedup_window, publish.on_conflict);
+        END IF;
+        RETURN messages.publish_batch(
+            publish.queue_name, jsonb_build_array(publish.message), publish.priority, publish.delay, publish.expires_in, publish.headers,
+            ARRAY[publish.reference], publish.visible_at, ARRAY[publish.topic], ARRAY[publish.group_key],
+            CASE WHEN publish.dedup_key IS NOT NULL THEN ARRAY[publish.dedup_key] END, publish.dedup_window, publish.on_conflict);
+    END IF;
+    new_id := nextval('messages.message_id_seq');
+    IF publish.dedup_key IS NOT NULL THEN
+        BEGIN
+            known := messages.remember_key(policy.queue_name, publish.dedup_key, new_id, moment, moment + policy.dedup_window);
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            PERFORM messages.raise_in_use(format('dedup_key %L', left(publish.dedup_key, 100)), SQLSTATE);
+        END;
+        IF known <> new_id THEN
+            RETURN known;
+        END IF;
+        moment := clock_timestamp();       -- it may have waited for another publisher
+    END IF;
+    INSERT INTO messages.message_rows (id, queue_name, message, created_at, visible_at, reference)
+    VALUES (new_id, policy.queue_name, publish.message, moment, moment, publish.reference);
+    -- ring_for(), without the cost of its statement
+    IF policy.notify = 'always' OR policy.notify = 'gated' AND pg_try_advisory_xact_lock(policy.lock_key, -1) THEN
+        rung := pg_notify('new_message', new_id::text);
+    END IF;
+    RETURN new_id;
+END $$;
+COMMENT ON FUNCTION messages.publish(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text, text, interval, text) IS
+    'Publishes one message in the caller''s transaction and returns its id; if its dedup_key is still remembered, the id of the message that was published under that key. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large.'
+    ' [for: publisher]';
+
+CREATE OR REPLACE FUNCTION messages.publish_batch(
+    queue_name   text,
+    messages     jsonb,
+    priority     integer     DEFAULT 4,
+    delay        interval    DEFAULT NULL,
+    expires_in   interval    DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    "references" text[]      DEFAULT NULL,
+    visible_at   timestamptz DEFAULT NULL,
+    topics       text[]      DEFAULT NULL,
+    group_keys   text[]      DEFAULT NULL,
+    dedup_keys   text[]      DEFAULT NULL,
+    dedup_window interval    DEFAULT NULL,
+    on_conflict  text        DEFAULT 'skip'
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    ids    bigint[];
+BEGIN
+    IF publish_batch.dedup_keys IS NOT NULL THEN
+        RETURN QUERY SELECT d.id FROM messages.publish_deduplicated(
+            publish_batch.queue_name, publish_batch.messages, publish_batch.dedup_keys, publish_batch.dedup_window,
+            publish_batch.on_conflict, publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
+            publish_batch.headers, publish_batch."references", publish_batch.visible_at, publish_batch.topics,
+            publish_batch.group_keys) d;
+        RETURN;
+    END IF;
+    PERFORM messages.check_no_dedup('dedup_keys', publish_batch.dedup_window, publish_batch.on_conflict);
+    PERFORM messages.check_batch(publish_batch.queue_name, publish_batch.messages, publish_batch."references",
+                                 publish_batch.topics, publish_batch.group_keys, NULL);
+    PERFORM messages.check_publish(publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
+                                   publish_batch.visible_at, publish_batch.headers);
+    ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, jsonb_array_length(publish_batch.messages)));
+    PERFORM messages.insert_messages(
+        publish_batch.queue_name, ids, publish_batch.messages, publish_batch.priority, moment,
+        greatest(publish_batch.visible_at, moment, moment + publish_batch.delay), moment + publish_batch.expires_in,
+        publish_batch.headers, publish_batch."references", publish_batch.topics, publish_batch.group_keys);
+    RETURN QUERY SELECT unnest(ids);
+END $$;
+COMMENT ON FUNCTION messages.publish_batch(text, jsonb, integer, interval, interval, jsonb, text[], timestamptz, text[], text[], text[], interval, text) IS
+    'Publishes each element of a JSON array in one statement and returns the ids in order, all or none; every other array has one element for each body, which may be NULL. Errors as in publish.'
+    ' [for: publisher]';
+
+CREATE OR REPLACE FUNCTION messages.check_publish(
+    priority integer, delay interval, expires_in interval, visible_at timestamptz, headers jsonb
+) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF priority IS NULL OR priority NOT BETWEEN 0 AND 9 THEN
+        RAISE EXCEPTION 'priority is %', coalesce(priority::text, 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give a whole number from 0 to 9; higher is leased first, and 4 is the default.';
+    END IF;
+    PERFORM messages.check_duration('delay', delay, '0', '366 days');
+    PERFORM messages.check_duration('expires_in', expires_in, '1 millisecond', '3660 days');
+    IF visible_at IS NOT NULL AND delay > '0' THEN
+        RAISE EXCEPTION 'both delay and visible_at are given' USING ERRCODE = 'PQ004', HINT = 'Give one of them.';
+    END IF;
+    IF visible_at > clock_timestamp() + interval '3660 days' THEN
+        RAISE EXCEPTION 'visible_at is %', visible_at USING ERRCODE = 'PQ004', HINT = 'Give a time within the next ten years.';
+    END IF;
+    PERFORM messages.check_headers(headers);
+END $$;
+COMMENT ON FUNCTION messages.check_publish(integer, interval, interval, timestamptz, jsonb) IS
+    'Raises PQ004 for an argument of publish that is out of range, PQ005 for headers that are too large.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.insert_messages(
+    queue_name   text,
+    ids          bigint[],
+    messages     jsonb,
+    priority     integer,
+    moment       timestamptz,
+    due          timestamptz,
+    expires_at   timestamptz,
+    headers      jsonb,
+    "references" text[],
+    topics       text[],
+    group_keys   text[]
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    turns_by text := messages.admit(insert_messages.queue_name, insert_messages.priority);
+    keys     text[];
+    places   timestamptz[];
+    back_at  timestamptz;
+BEGIN
+    IF turns_by IS NOT NULL THEN
+        keys := messages.fair_keys(turns_by, cardinality(ids), insert_messages.headers, insert_messages.topics, insert_messages.group_keys);
+        places := messages.fair_places(insert_messages.queue_name, insert_messages.priority, keys);
+        -- At the end of a delay a message comes back to its place.
+        back_at := CASE WHEN due > moment THEN due + cardinality(ids) * interval '1 us' END;
+    END IF;
+    INSERT INTO messages.message_rows (id, queue_name, message, priority, created_at, visible_at, due_at, expires_at, headers, reference, topic,
+                                       group_key, fair_key)
+    SELECT ids[body.number], q.queue_name,
+           CASE WHEN pg_column_size(body.value) <= least(1000, q.max_body_bytes)
+                     AND octet_length(body.value::text) <= least(1000, q.max_body_bytes) THEN body.value
+                ELSE messages.check_body(q.queue_name, body.value, q.max_body_bytes) END,
+           insert_messages.priority, moment,
+           -- What waits in its group gets a place when it enters its lane.
+           CASE WHEN insert_messages.group_keys[body.number] IS NOT NULL THEN 'infinity'
+                WHEN places IS NULL OR back_at IS NOT NULL THEN due + body.number * interval '1 us' ELSE places[body.number] END,
+           CASE WHEN insert_messages.group_keys[body.number] IS NOT NULL THEN due + body.number * interval '1 us'
+                WHEN back_at IS NOT NULL THEN places[body.number] END,
+           insert_messages.expires_at, insert_messages.headers, insert_messages."references"[body.number], insert_messages.topics[body.number],
+           insert_messages.group_keys[body.number], keys[body.number]
+      FROM messages.queue q CROSS JOIN jsonb_array_elements(insert_messages.messages) WITH ORDINALITY AS body (value, number)
+     WHERE q.queue_name = insert_messages.queue_name COLLATE "default";
+    INSERT INTO messages.timer (queue_name, at, ids, group_key)
+    SELECT DISTINCT insert_messages.queue_name, due_times.at, '{}'::bigint[], g.key
+      FROM unnest(insert_messages.group_keys) AS g (key) CROSS JOIN (VALUES (moment), (due + cardinality(ids) * interval '1 us')) AS due_times (at)
+     WHERE g.key IS NOT NULL AND (due_times.at = moment OR due > moment);
+    INSERT INTO messages.timer (queue_name, at, ids)
+    SELECT insert_messages.queue_name, ends.at, ids FROM (VALUES (back_at), (insert_messages.expires_at)) AS ends (at) WHERE ends.at IS NOT NULL;
+    PERFORM messages.ring_for(insert_messages.queue_name, ids[1]);
+END $$;
+COMMENT ON FUNCTION messages.insert_messages(text, bigint[], jsonb, integer, timestamptz, timestamptz, timestamptz, jsonb, text[], text[], text[]) IS
+    'Inserts messages that were checked, under these ids: the ready ones into their lane, those of groups to wait for a place; sets their timers, and rings once. PQ001: unknown queue; PQ005: body too large.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.admit(queue_name text, priority integer) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    known record;
+BEGIN
+    SELECT q.fair_by, l.used INTO known
+      FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = admit.priority
+     WHERE q.queue_name = admit.queue_name COLLATE "default";
+    IF NOT FOUND THEN
+        PERFORM messages.raise_unknown_queue(admit.queue_name);
+    END IF;
+    IF known.used IS NOT TRUE THEN
+        PERFORM messages.check_publish(admit.priority, NULL, NULL, NULL, NULL);
+        PERFORM messages.open_lane(admit.queue_name, admit.priority);
+    END IF;
+    RETURN known.fair_by;
+END $$;
+COMMENT ON FUNCTION messages.admit(text, integer) IS
+    'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it opens if it is the first. Returns by what keys take turns; NULL if messages enter in the order in which they are published.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.check_body(queue_name text, body jsonb, max_body_bytes integer) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bytes integer := messages.json_bytes(body);
+BEGIN
+    IF bytes > max_body_bytes THEN
+        RAISE EXCEPTION 'a body of % bytes is too large for queue %: its max_body_bytes is %', bytes, quote_literal(queue_name), max_body_bytes
+            USING ERRCODE = 'PQ005',
+                  HINT = 'Store it in a file and publish its URL (docs/how-to/publish.md), or raise max_body_bytes with messages.alter_queue.';
+    END IF;
+    RETURN body;
+END $$;
+COMMENT ON FUNCTION messages.check_body(text, jsonb, integer) IS
+    'Returns a body; PQ005, with the size, the limit and the fix, if it or its text is larger than the queue allows.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.publish_deduplicated(
+    queue_name   text,
+    messages     jsonb,
+    dedup_keys   text[],
+    dedup_window interval    DEFAULT NULL,
+    on_conflict  text        DEFAULT 'skip',
+    priority     integer     DEFAULT 4,
+    delay        interval    DEFAULT NULL,
+    expires_in   interval    DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    "references" text[]      DEFAULT NULL,
+    visible_at   timestamptz DEFAULT NULL,
+    topics       text[]      DEFAULT NULL,
+    group_keys   text[]      DEFAULT NULL
+) RETURNS TABLE (id bigint, duplicate boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment  timestamptz := clock_timestamp();
+    due     timestamptz;
+    expires timestamptz;
+    forget  timestamptz;
+    item    record;
+    own     integer;                       -- the last place at which this call publishes
+    source  integer[];                     -- the places whose bodies they get
+    new_ids bigint[];                      -- those of this call, of which the messages of new keys get theirs
+    ids     bigint[];
+BEGIN
+    PERFORM messages.check_batch(publish_deduplicated.queue_name, publish_deduplicated.messages, publish_deduplicated."references",
+                                 publish_deduplicated.topics, publish_deduplicated.group_keys, publish_deduplicated.dedup_keys);
+    PERFORM messages.check_publish(publish_deduplicated.priority, publish_deduplicated.delay, publish_deduplicated.expires_in,
+                                   publish_deduplicated.visible_at, publish_deduplicated.headers);
+    PERFORM messages.check_duration('dedup_window', publish_deduplicated.dedup_window, '1 second', '366 days'),
+            messages.check_choice('on_conflict', publish_deduplicated.on_conflict, '{skip,replace}', required => true);
+    due := greatest(publish_deduplicated.visible_at, moment, moment + publish_deduplicated.delay);
+    expires := moment + publish_deduplicated.expires_in;
+    SELECT moment + coalesce(publish_deduplicated.dedup_window, q.dedup_window) INTO forget
+      FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name COLLATE "default";
+    IF NOT FOUND THEN
+        PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
+    END IF;
+    -- The ids follow the order of the bodies, because the order in a group follows the ids.
+    new_ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM unnest(publish_deduplicated.dedup_keys));
+    ids := new_ids;
+    -- Every session takes the keys in the same order, so that two batches cannot deadlock. Two transactions with several can.
+    BEGIN
+        FOR item IN
+            SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
+             ORDER BY keys.dedup_key COLLATE "C", keys.place
+        LOOP
+            source[item.place] := item.place;
+            CONTINUE WHEN item.dedup_key IS NULL;
+            ids[item.place] := messages.remember_key(publish_deduplicated.queue_name, item.dedup_key, new_ids[item.place], moment, forget);
+            IF publish_deduplicated.on_conflict = 'replace' AND ids[item.place] = new_ids[own] THEN
+                source[own] := item.place;
+            ELSIF publish_deduplicated.on_conflict = 'replace' AND ids[item.place] <> new_ids[item.place]
+                  AND NOT messages.replace_waiting(
+                      publish_deduplicated.queue_name, ids[item.place], publish_deduplicated.messages -> (item.place - 1)::integer, due,
+                      publish_deduplicated.headers, publish_deduplicated."references"[item.place], publish_deduplicated.topics[item.place],
+                      expires) THEN
+                -- It is leased or finished: the key now stands for the new message, as if it had expired.
+                ids[item.place] := messages.remember_key(publish_deduplicated.queue_name, item.dedup_key, new_ids[item.place], 'infinity', forget);
+            END IF;
+            own := CASE WHEN ids[item.place] = new_ids[item.place] THEN item.place ELSE own END;
+        END LOOP;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        PERFORM messages.raise_in_use(format('dedup_key %L', left(item.dedup_key, 100)), SQLSTATE);
+    END;
+    SELECT array_agg(n.id ORDER BY n.place) AS ids, jsonb_agg(publish_deduplicated.messages -> (n.source - 1) ORDER BY n.place) AS bodies,
+           array_agg(publish_deduplicated."references"[n.source] ORDER BY n.place) AS "references",
+           array_agg(publish_deduplicated.topics[n.source] ORDER BY n.place) AS topics,
+           array_agg(publish_deduplicated.group_keys[n.place] ORDER BY n.place) AS group_keys
+      INTO item FROM unnest(ids, new_ids, source) WITH ORDINALITY AS n (id, new_id, source, place) WHERE n.id = n.new_id;
+    IF item.ids IS NOT NULL THEN
+        PERFORM messages.insert_messages(publish_deduplicated.queue_name, item.ids, item.bodies, publish_deduplicated.priority, moment, due, expires,
+                                         publish_deduplicated.headers, item."references", item.topics, item.group_keys);
+    END IF;
+    RETURN QUERY SELECT known.id, known.id <> known.new_id FROM unnest(ids, new_ids) AS known (id, new_id);
+END $$;
+COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
+    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that one stayed open for more than three seconds, or waits for this one; other errors as in publish.'
+    ' [for: publisher]';
+
+CREATE OR REPLACE FUNCTION messages.remember_key(queue_name text, dedup_key text, id bigint, moment timestamptz, forget timestamptz) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    known bigint;
+BEGIN
+    LOOP
+        INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
+        VALUES (remember_key.queue_name, remember_key.dedup_key, remember_key.id, remember_key.forget)
+        ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
+         WHERE d.expires_at <= remember_key.moment
+        RETURNING d.id INTO known;
+        IF NOT FOUND THEN
+            SELECT d.id INTO known FROM messages.dedup d
+             WHERE d.queue_name = remember_key.queue_name COLLATE "default" AND d.dedup_key = remember_key.dedup_key COLLATE "default" FOR UPDATE;
+        END IF;
+        EXIT WHEN FOUND;                   -- or it expired just now
+    END LOOP;
+    RETURN known;
+END $$;
+COMMENT ON FUNCTION messages.remember_key(text, text, bigint, timestamptz, timestamptz) IS
+    'Remembers the id of a message under its dedup_key until forget, and returns it; or the id that is remembered already. Waits for the end of a transaction that publishes under the key.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.replace_waiting(
+    queue_name text,
+    id         bigint,
+    message    jsonb,
+    visible_at timestamptz,
+    headers    jsonb,
+    reference  text,
+    topic      text,
+    expires_at timestamptz
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment   timestamptz := clock_timestamp();
+    was      record;
+    waits    boolean;
+    own      timestamptz;                 -- its place in the order
+BEGIN
+    PERFORM messages.check_body(q.queue_name, replace_waiting.message, q.max_body_bytes) FROM messages.queue q     -- no trigger sees it
+      WHERE q.queue_name = replace_waiting.queue_name COLLATE "default";
+    SELECT m.visible_at, m.due_at, m.fair_key INTO was FROM messages.message_rows m
+     WHERE m.id = replace_waiting.id AND m.queue_name = replace_waiting.queue_name COLLATE "default" AND m.lock_expires_at IS NULL
+       FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    waits := was.visible_at = 'infinity';                          -- in its group, where it stays
+    own := CASE WHEN was.fair_key IS NULL OR waits THEN replace_waiting.visible_at ELSE least(was.due_at, was.visible_at, replace_waiting.visible_at) END;
+    UPDATE messages.message_rows m
+       SET message = replace_waiting.message, headers = replace_waiting.headers, reference = replace_waiting.reference,
+           topic = replace_waiting.topic, expires_at = replace_waiting.expires_at,
+           visible_at = CASE WHEN waits THEN m.visible_at ELSE replace_waiting.visible_at END,
+           due_at = CASE WHEN waits THEN own ELSE nullif(own, replace_waiting.visible_at) END
+     WHERE m.id = replace_waiting.id;
+    IF waits THEN
+        PERFORM messages.join_groups(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
+    ELSIF replace_waiting.visible_at <= moment AND own < replace_waiting.visible_at THEN
+        -- Its place may lie before the mark of the lane, where no lease looks.
+        PERFORM messages.enter(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
+    ELSIF replace_waiting.visible_at < was.visible_at THEN
+        PERFORM messages.ring_for(replace_waiting.queue_name, replace_waiting.id);
+    END IF;
+    INSERT INTO messages.timer (queue_name, at, ids)
+    SELECT replace_waiting.queue_name, ends.at, ARRAY[replace_waiting.id]
+      FROM (VALUES (CASE WHEN NOT waits AND replace_waiting.visible_at > moment AND own < replace_waiting.visible_at THEN replace_waiting.visible_at END),
+                   (replace_waiting.expires_at)) AS ends (at)
+     WHERE ends.at IS NOT NULL;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION messages.replace_waiting(text, bigint, jsonb, timestamptz, jsonb, text, text, timestamptz) IS
+    'Puts another body, with its headers, reference, topic and times, in the place of one that nobody has leased; false, and nothing is changed, if it is leased or finished. It gets the place of its visible_at, and where keys take turns it keeps its own.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.publish_topic(
+    topic      text,
+    message    jsonb,
+    priority   integer     DEFAULT 4,
+    delay      interval    DEFAULT NULL,
+    expires_in interval    DEFAULT NULL,
+    headers    jsonb       DEFAULT NULL,
+    reference  text        DEFAULT NULL,
+    visible_at timestamptz DEFAULT NULL,
+    group_key  text        DEFAULT NULL,
+    dedup_key  text        DEFAULT NULL
+) RETURNS TABLE (queue_name text, id bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT r.queue_name, messages.publish(
+               r.queue_name, publish_topic.message, publish_topic.priority, publish_topic.delay, publish_topic.expires_in,
+               publish_topic.headers, publish_topic.reference, publish_topic.visible_at, publish_topic.topic,
+               publish_topic.group_key, publish_topic.dedup_key)
+      FROM messages.route_topic(publish_topic.topic) AS r (queue_name);
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'topic % reaches no queue', quote_literal(publish_topic.topic) USING ERRCODE = 'PQ008',
+            HINT = format('Bind one: SELECT messages.bind_topic(''queue'', %L)', publish_topic.topic);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.publish_topic(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text) IS
+    'Publishes one message to each queue that the topic reaches and returns the ids. PQ008: it reaches none. Other errors as in publish.'
+    ' [for: publisher]';
+
+CREATE OR REPLACE FUNCTION messages.route_topic(topic text) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_topic(coalesce(route_topic.topic, ''));
+    RETURN QUERY
+    SELECT DISTINCT b.queue_name FROM messages.topic_binding b
+     WHERE '.' || route_topic.topic ~ messages.topic_regex(b.pattern) ORDER BY b.queue_name;
+END $$;
+COMMENT ON FUNCTION messages.route_topic(text) IS
+    'The queues that a topic reaches, without publishing anything. PQ004: bad topic.'
+    ' [for: publisher]';
+
+CREATE OR REPLACE FUNCTION messages.bind_topic(queue_name text, pattern text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    changed boolean;
+BEGIN
+    PERFORM messages.topic_regex(coalesce(bind_topic.pattern, '')), messages.check_queue(bind_topic.queue_name, 'consume');
+    INSERT INTO messages.topic_binding (queue_name, pattern) VALUES (bind_topic.queue_name, bind_topic.pattern)
+    ON CONFLICT DO NOTHING;
+    changed := FOUND;
+    PERFORM messages.record_audit('bind_topic', bind_topic.queue_name, jsonb_build_object('pattern', bind_topic.pattern), NULL) WHERE changed;
+    RETURN changed;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('queue %L', bind_topic.queue_name));
+END $$;
+COMMENT ON FUNCTION messages.bind_topic(text, text) IS
+    'Lets a queue get a copy of what publish_topic publishes under a topic that the pattern matches; true if the binding is new. PQ001: unknown queue; PQ004: bad pattern; PQ016: another transaction is changing it for more than three seconds.'
+    ' [for: admin]';
+
+CREATE OR REPLACE FUNCTION messages.unbind_topic(queue_name text, pattern text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    changed boolean;
+BEGIN
+    DELETE FROM messages.topic_binding b WHERE b.queue_name = unbind_topic.queue_name COLLATE "default" AND b.pattern = unbind_topic.pattern;
+    changed := FOUND;
+    PERFORM messages.record_audit('unbind_topic', unbind_topic.queue_name, jsonb_build_object('pattern', unbind_topic.pattern), NULL) WHERE changed;
+    RETURN changed;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use(format('queue %L', unbind_topic.queue_name));
+END $$;
+COMMENT ON FUNCTION messages.unbind_topic(text, text) IS 'Removes a binding; true if there was one. PQ016: another transaction is changing it for more than three seconds.'
+    ' [for: admin]';
+
+CREATE OR REPLACE FUNCTION messages.check_topic(topic text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF topic !~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' OR length(topic) > 255 THEN
+        RAISE EXCEPTION 'topic % is not valid', quote_literal(left(topic, 100))
+            USING ERRCODE = 'PQ004', HINT = 'Use words of letters, digits, - and _ with single dots between them; at most 255 characters.';
+    END IF;
+    RETURN topic;
+END $$;
+COMMENT ON FUNCTION messages.check_topic(text) IS 'Returns a topic, or raises PQ004 if it cannot be one; NULL means not given.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.topic_regex(pattern text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pattern !~ '^([A-Za-z0-9_-]+|[*#])([.]([A-Za-z0-9_-]+|[*#]))*$' OR length(pattern) > 255 THEN
+        RAISE EXCEPTION 'topic pattern % is not valid', quote_literal(left(pattern, 100)) USING ERRCODE = 'PQ004',
+            HINT = 'Use words, * for any word and # for any number of words, with single dots between them; at most 255 characters.';
+    END IF;
+    -- Each word is matched with the dot before it, so that # may stand for no word at all.
+    RETURN '^' || (
+        SELECT string_agg(CASE word WHEN '*' THEN '[.][^.]+' WHEN '#' THEN '([.][^.]+)*' ELSE '[.]' || word END, '' ORDER BY place)
+          FROM string_to_table(pattern, '.') WITH ORDINALITY AS words (word, place)) || '$';
+END $$;
+COMMENT ON FUNCTION messages.topic_regex(text) IS
+    'The regular expression of a topic pattern, for a topic with a dot before it. PQ004: bad pattern; NULL means not given.'
+    ' [internal]';

@@ -1,0 +1,545 @@
+-- Upkeep: what runs every minute, and pg_cron, which may run it.
+--
+-- The upkeep adds speed, never correctness. It looks at each queue that has messages (look_at_next). Then it makes partitions, applies
+-- retention, records the history, and deletes records that are kept for a limited time. A step that fails is recorded and stops no
+-- other. take_over lets a copy of the queue, such as a restored dump, continue by itself.
+--
+-- install_cron gives the upkeep to pg_cron, which runs it as a login of its own; upkeep_mode returns who does it. The checks of
+-- pg_cron that health() calls stand here too. Statements on tables of pg_cron are dynamic, because a database may have no pg_cron.
+--
+-- Tables: upkeep_run, upkeep_failure.
+
+CREATE OR REPLACE FUNCTION messages.upkeep(with_queues boolean DEFAULT true) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    next     record;
+    step     record;
+    outcome  jsonb;
+    name     text;
+    patience interval    := nullif(current_setting('statement_timeout'), '0');
+    by_cron  boolean     := current_setting('application_name') = 'pg_cron';
+    freed    bigint      := 0;
+    archived bigint      := 0;
+    rung     bigint      := 0;
+    locks    bigint      := 0;
+    done     jsonb       := '{}';
+BEGIN
+    INSERT INTO messages.upkeep_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.upkeep_run) ON CONFLICT DO NOTHING;
+    -- One at a time is enough; the others find nothing to do.
+    SELECT CASE WHEN upkeep.with_queues THEN coalesce(u.next_queue, '') END INTO name FROM messages.upkeep_run u FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN jsonb_build_object('skipped', 'another upkeep is running');
+    END IF;
+    PERFORM messages.pause_rings();
+    -- Here and below, a stored time that lies ahead is of a clock that was wrong, and counts as none.
+    -- What a statement_timeout would undo is left to the next; and so is what would lock more than about a thousand relations until the commit.
+    WHILE name IS NOT NULL AND locks < 900 AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
+        locks := locks + 1 + (SELECT count(l.mark) FROM messages.lane l WHERE l.queue_name = name);
+        SELECT * INTO next FROM messages.look_at_next(name);
+        name := next.queue_name;
+        freed := freed + next.freed;
+        archived := archived + next.archived;
+        rung := rung + next.rung;
+    END LOOP;
+    -- What locks the archive comes last, because everybody who archives waits from there to the commit.
+    FOR step IN
+        SELECT * FROM (VALUES
+            ('purge_cron_history', 'SELECT jsonb_build_object(''cron_history_purged'', messages.purge_cron_history())'),
+            ('delete_expired_records', 'SELECT ''{}''::jsonb FROM messages.delete_expired_records()'),
+            ('delete_old_history', 'SELECT ''{}''::jsonb FROM messages.delete_old_history()'),
+            ('drop_unused_sequences', 'SELECT ''{}''::jsonb FROM messages.drop_unused_sequences()'),
+            ('record_history', 'SELECT jsonb_build_object(''history_rows'', messages.record_history())'),
+            -- CASE, because a join may call the function before it finds that nothing is due.
+            ('apply_retention', 'SELECT CASE WHEN (p.retention_applied_at BETWEEN clock_timestamp() - interval ''1 hour'' AND clock_timestamp()) IS NOT TRUE
+                                        THEN (SELECT jsonb_build_object(''partitions_dropped'', r.partitions_dropped, ''archive_deleted'', r.messages_deleted)
+                                                FROM messages.apply_retention() r) END FROM messages.archive_policy p'),
+            ('make_archive_partitions', 'SELECT jsonb_build_object(''partitions_made'', messages.make_archive_partitions())')) AS steps (name, statement)
+    LOOP
+        BEGIN
+            EXECUTE step.statement INTO outcome;
+            done := done || coalesce(outcome, '{}');
+            PERFORM messages.record_upkeep_step(step.name, '');
+        EXCEPTION WHEN OTHERS THEN
+            PERFORM messages.record_upkeep_step(step.name, '', SQLSTATE, SQLERRM);
+        END;
+    END LOOP;
+    -- Retention is applied each hour. A failure that has not come back since then is over, or its queue or partition is gone.
+    DELETE FROM messages.upkeep_failure f WHERE f.failed_at NOT BETWEEN clock_timestamp() - interval '2 hours' AND clock_timestamp();
+    UPDATE messages.upkeep_run u
+       SET finished_at = clock_timestamp(), done_by = coalesce(nullif(current_setting('application_name'), ''), session_user), next_queue = name,
+           cron_at = CASE WHEN by_cron THEN clock_timestamp() ELSE u.cron_at END, cron_role = CASE WHEN by_cron THEN session_user ELSE u.cron_role END;
+    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'partitions_made', 0, 'partitions_dropped', 0,
+                              'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
+END $$;
+COMMENT ON FUNCTION messages.upkeep(boolean) IS
+    'Ends what is due, rings again for what waits, in some hundred queues that have messages, after which the next upkeep continues; makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which look_at_next() went through before. A step that fails is a warning and a row of health(), and leaves the others alone.'
+    ' [for: upkeep]';
+
+CREATE OR REPLACE FUNCTION messages.look_at_next(INOUT queue_name text, OUT freed bigint, OUT archived bigint, OUT rung bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    given text := coalesce(queue_name, '');
+    here  text;
+    more  boolean;
+BEGIN
+    here := least((SELECT m.queue_name FROM messages.message_rows m WHERE m.queue_name >= given ORDER BY m.queue_name LIMIT 1),
+                  (SELECT t.queue_name FROM messages.timer t WHERE t.queue_name >= given ORDER BY t.queue_name LIMIT 1));
+    freed := 0;
+    archived := 0;
+    rung := 0;
+    -- What fails for one queue must not keep the others from being looked at.
+    BEGIN
+        PERFORM messages.mend_lanes(here);
+        SELECT * INTO freed, archived, more FROM messages.end_due(here, 5000);
+        PERFORM messages.look(here) WHERE NOT more;
+        rung := coalesce((SELECT messages.ring(here, 100) FROM messages.queue q
+                           WHERE q.queue_name = here AND NOT more AND q.notify <> 'off' AND NOT q.paused AND NOT messages.rings_are_paused()), 0);
+        PERFORM messages.record_upkeep_step('look_at_next', here);
+    EXCEPTION WHEN OTHERS THEN
+        more := false;
+        PERFORM messages.record_upkeep_step('look_at_next', coalesce(here, ''), SQLSTATE, SQLERRM);
+    END;
+    queue_name := CASE WHEN more THEN here ELSE
+        least((SELECT m.queue_name FROM messages.message_rows m WHERE m.queue_name > here ORDER BY m.queue_name LIMIT 1),
+              (SELECT t.queue_name FROM messages.timer t WHERE t.queue_name > here ORDER BY t.queue_name LIMIT 1)) END;
+END $$;
+COMMENT ON FUNCTION messages.look_at_next(text) IS
+    'The first part of an upkeep, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, rings again for what waits in it, and returns the name for the next call, which is NULL after the last. Begin with an empty name. An error is recorded for health(), and the next queue follows.'
+    ' [for: upkeep]';
+
+CREATE OR REPLACE FUNCTION messages.record_upkeep_step(step text, subject text, state text DEFAULT NULL, error text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF record_upkeep_step.state IS NULL THEN
+        DELETE FROM messages.upkeep_failure f WHERE f.step = record_upkeep_step.step AND f.subject = left(record_upkeep_step.subject, 255);
+        RETURN;
+    END IF;
+    RAISE WARNING 'the upkeep could not do %(%): %', record_upkeep_step.step, left(record_upkeep_step.subject, 255), left(record_upkeep_step.error, 500);
+    INSERT INTO messages.upkeep_failure AS f (step, subject, sqlstate, error)
+    VALUES (record_upkeep_step.step, left(record_upkeep_step.subject, 255), record_upkeep_step.state, left(record_upkeep_step.error, 500))
+    ON CONFLICT (step, subject) DO UPDATE SET sqlstate = excluded.sqlstate, error = excluded.error, failed_at = excluded.failed_at;
+END $$;
+COMMENT ON FUNCTION messages.record_upkeep_step(text, text, text, text) IS
+    'Records that a step of the upkeep failed for a queue or partition, with a warning, or, without a state, that it succeeded.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.delete_expired_records(max_rows integer DEFAULT 50000) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    kept  record;
+    stage record;
+BEGIN
+    FOR kept IN
+        SELECT * FROM (VALUES
+            ('dedup', 'expires_at', interval '0'), ('inbox', 'handled_at', '30 days'), ('dispatch', 'ended_at', '30 days'),
+            ('failed_attempt', 'failed_at', '30 days'), ('pipeline_run', 'started_at', '90 days')) AS kept (relation, since, period)
+    LOOP
+        EXECUTE format('DELETE FROM messages.%1$I WHERE ctid = ANY (ARRAY(
+                            SELECT o.ctid FROM messages.%1$I o WHERE o.%2$I <= clock_timestamp() - $1
+                             ORDER BY o.%2$I LIMIT $2 FOR UPDATE SKIP LOCKED))', kept.relation, kept.since) USING kept.period, max_rows;
+    END LOOP;
+    FOR stage IN
+        SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
+         ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
+    LOOP
+        BEGIN
+            PERFORM messages.drop_or_empty_stage(stage.number);
+            PERFORM messages.record_upkeep_step('drop_or_empty_stage', stage.number::text);
+        EXCEPTION WHEN OTHERS THEN
+            PERFORM messages.record_upkeep_step('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
+        END;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90; drops stages whose job died a day ago.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.take_over() RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    horizon bigint := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+    newest  bigint;
+    moved   integer := 0;
+    made    integer := 0;
+    renamed bigint := 0;
+    counter record;
+BEGIN
+    PERFORM messages.lock_row('messages.upkeep_run');
+    FOR counter IN
+        SELECT v.sequence, greatest(v.used, 1) AS used FROM (VALUES
+            ('messages.message_id_seq'::regclass, (SELECT greatest(max(m.id), (SELECT max(a.id) FROM messages.archive_rows a)) FROM messages.message_rows m)),
+            (pg_get_serial_sequence('messages.publish_stage', 'number')::regclass, (SELECT max(s.number) FROM messages.publish_stage s)),
+            ('messages.mark_number', (SELECT max(substring(c.relname, '[0-9]+$')::bigint) FROM pg_class c
+                WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^mark_[0-9]+$'))
+        ) AS v (sequence, used) WHERE v.used > coalesce(pg_sequence_last_value(v.sequence), 0)
+    LOOP
+        PERFORM setval(counter.sequence, counter.used);
+        moved := moved + 1;
+    END LOOP;
+    -- Only what is missing is made. Marks that came with the copy are corrected by the next look, and a look is due in a minute at most.
+    PERFORM messages.check_lock_room('take_over()', (
+        SELECT count(*) FROM (
+            SELECT q.look_due FROM messages.queue q
+            UNION ALL
+            SELECT q.rate_mark FROM messages.queue q WHERE q.rate_limit IS NOT NULL
+            UNION ALL
+            SELECT l.mark FROM messages.used_lanes() u LEFT JOIN messages.lane l USING (queue_name, priority)) needed (sequence)
+         WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = needed.sequence)));
+    PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
+    PERFORM messages.open_lane(u.queue_name, u.priority) FROM messages.used_lanes() u;
+    PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
+    made := messages.mend_timers();
+    PERFORM setval('messages.rings_paused_until', 1);
+    -- The places in the log are transactions of the server that the archive comes from. Where they lie in the future of this
+    -- one, nobody would read them for years: move them into its past, in the same order.
+    SELECT max(a.xid) INTO newest FROM messages.archive_rows a;
+    IF newest >= horizon THEN
+        UPDATE messages.archive_rows a SET xid = floor(a.xid::numeric * (horizon - 1) / newest);
+        GET DIAGNOSTICS renamed = ROW_COUNT;
+    END IF;
+    PERFORM messages.begin_history();
+    PERFORM messages.make_archive_partitions();
+    UPDATE messages.upkeep_run u SET server = c.system_identifier FROM pg_control_system() c;
+    RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed);
+END $$;
+COMMENT ON FUNCTION messages.take_over() IS
+    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; an installation calls it if the server is not that of the last installation. PQ016: an upkeep runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.'
+    ' [for: admin]';
+
+CREATE OR REPLACE FUNCTION messages.schema_version() RETURNS integer
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT 1 $$;
+COMMENT ON FUNCTION messages.schema_version() IS
+    'The oldest version of the schema whose workers can run next to this one; an older package refuses to run.'
+    ' [for: every role]';
+
+CREATE OR REPLACE FUNCTION messages.latest_migration() RETURNS integer
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT coalesce(max(version), 0) FROM messages.schema_migration $$;
+COMMENT ON FUNCTION messages.latest_migration() IS 'The newest migration that was applied.'
+    ' [for: every role]';
+
+CREATE OR REPLACE FUNCTION messages.install_cron(run_as text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
+AS $$
+DECLARE
+    home   text := current_database();
+    made   CONSTANT boolean := EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron');
+    -- One statement, or pg_cron would run it in a single transaction.
+    upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN PERFORM pg_catalog.set_config(''application_name'', ''pg_cron'', false); '
+        'WHILE next IS NOT NULL LOOP next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; '
+        'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.upkeep(with_queues => false); END $upkeep$';
+BEGIN
+    IF NOT made THEN
+        BEGIN
+            home := current_setting('cron.database_name', true);
+        EXCEPTION WHEN insufficient_privilege THEN
+            RAISE EXCEPTION 'pg_cron is not in database %', quote_literal(current_database()) USING ERRCODE = 'PQ006',
+                HINT = format('A superuser can create it: CREATE EXTENSION pg_cron; GRANT USAGE ON SCHEMA cron TO %I; or let Airflow do the upkeep.', current_user);
+        END;
+    END IF;
+    IF home IS NULL THEN
+        RAISE EXCEPTION 'pg_cron is not loaded' USING ERRCODE = 'PQ006',
+            HINT = format('Set shared_preload_libraries = ''pg_cron'' and cron.database_name = %L in postgresql.conf and restart, or let Airflow do the upkeep.', current_database());
+    ELSIF home <> current_database() THEN
+        RAISE EXCEPTION 'pg_cron lives in database %, not in %', quote_literal(home), quote_literal(current_database())
+            USING ERRCODE = 'PQ006',
+            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(%3$L, ''* * * * *'', %2$L, %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database(), upkeep, 'messages:upkeep:' || current_database());
+    END IF;
+    -- Members of messages_owner may replace the functions: in a job of a superuser that would be a way to all of the server.
+    IF install_cron.run_as IS NULL AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        RAISE EXCEPTION 'role % is a superuser, and so would be what the job runs', current_user USING ERRCODE = 'PQ004',
+            HINT = 'Name a login for the job, which is made if it is missing: SELECT messages.install_cron(run_as => ''messages_cron'')';
+    END IF;
+    IF NOT made THEN
+        EXECUTE 'CREATE EXTENSION IF NOT EXISTS pg_cron';
+    END IF;
+    IF has_function_privilege('messages.show_cron_jobs_to_owner()', 'EXECUTE') THEN
+        PERFORM messages.show_cron_jobs_to_owner();
+    END IF;
+    IF install_cron.run_as <> current_user THEN
+        PERFORM messages.prepare_cron_role(install_cron.run_as);
+    END IF;
+    -- A job keeps the host and port from the day it was made, so replace old ones.
+    PERFORM messages.uninstall_cron();
+    -- pg_cron lets everybody call schedule, but only superusers schedule_in_database.
+    EXECUTE CASE WHEN install_cron.run_as <> current_user
+        THEN $job$ SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', $2, current_database(), $1) $job$
+        ELSE $job$ SELECT cron.schedule('messages:upkeep', '* * * * *', $2) $job$ END USING install_cron.run_as, upkeep;
+    PERFORM messages.expect_cron(coalesce(install_cron.run_as, current_user));
+    RETURN 'messages:upkeep';
+END $$;
+COMMENT ON FUNCTION messages.install_cron(text) IS
+    'Runs messages.upkeep() every minute through pg_cron, in one job for all queues, as the login run_as (the caller if NULL); returns the name of the job. A superuser has to name one; if there is no such role, it is made as a member of messages_upkeep. PQ004: a superuser named none; PQ006: no pg_cron here, with the fix.'
+    ' [for: upkeep]';
+
+CREATE OR REPLACE FUNCTION messages.prepare_cron_role(role_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    needed CONSTANT regprocedure[] := '{messages.upkeep(boolean),messages.look_at_next(text),messages.purge_cron_history(integer)}';
+    login  record;
+BEGIN
+    SELECT * INTO login FROM pg_roles r WHERE r.rolname = role_name;
+    IF NOT FOUND THEN
+        EXECUTE format('CREATE ROLE %I LOGIN', role_name);
+        IF to_regrole('messages_upkeep') IS NULL THEN
+            EXECUTE format('GRANT USAGE ON SCHEMA messages TO %I', role_name);
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', array_to_string(needed, ', '), role_name);
+        ELSE
+            EXECUTE format('GRANT messages_upkeep TO %I', role_name);
+        END IF;
+    ELSIF NOT login.rolcanlogin THEN
+        RAISE EXCEPTION 'role % may not log in, as pg_cron has to', quote_literal(role_name)
+            USING ERRCODE = 'PQ004', HINT = 'Name a login that is a member of messages_upkeep.';
+    ELSIF NOT (has_schema_privilege(role_name, 'messages', 'USAGE')
+               AND (SELECT bool_and(has_function_privilege(role_name, one, 'EXECUTE')) FROM unnest(needed) AS one)) THEN
+        RAISE EXCEPTION 'role % may not execute %', quote_literal(role_name), array_to_string(needed, ', ')
+            USING ERRCODE = 'PQ004', HINT = format('GRANT messages_upkeep TO %I', role_name);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.prepare_cron_role(text) IS
+    'Makes a login that may do the upkeep, if there is no such role. PQ004: the role exists and may not log in, or may not do the upkeep.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.show_cron_jobs_to_owner() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
+AS $$
+DECLARE
+    cron_owner oid := (SELECT e.extowner FROM pg_extension e WHERE e.extname = 'pg_cron');
+BEGIN
+    IF to_regrole('messages_owner') IS NULL OR pg_has_role(current_user, cron_owner, 'USAGE') IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    -- pg_cron shows each role its own jobs only, but the role that made a job is not the one that owns our functions.
+    GRANT USAGE ON SCHEMA cron TO messages_owner;
+    IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('cron.job') AND polname = 'messages_owner') THEN
+        EXECUTE $policy$
+            CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner
+                USING (command ~ '[[:<:]]messages[.]')
+        $policy$;
+        EXECUTE $policy$
+            CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner
+                USING (database = current_database() AND command ~ '[[:<:]]messages[.]')
+        $policy$;
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION messages.show_cron_jobs_to_owner() IS
+    'Lets messages_owner see the jobs of pg_cron that call the queue, and their history, if the caller owns the tables of pg_cron.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.expect_cron(run_as text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '30s'
+AS $$
+BEGIN
+    INSERT INTO messages.upkeep_run AS u (cron_at, cron_role) VALUES (CASE WHEN run_as IS NOT NULL THEN clock_timestamp() END, run_as)
+    ON CONFLICT (only_row) DO UPDATE SET cron_at = excluded.cron_at, cron_role = excluded.cron_role;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    PERFORM messages.raise_in_use('the upkeep');
+END $$;
+COMMENT ON FUNCTION messages.expect_cron(text) IS
+    'Records that pg_cron was given the upkeep, as this login, and so has three minutes to begin; NULL records that pg_cron no longer has it. PQ016: an upkeep ran for half a minute.'
+    ' [for: upkeep]';
+
+CREATE OR REPLACE FUNCTION messages.uninstall_cron() RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
+AS $$
+DECLARE
+    removed integer := 0;
+BEGIN
+    IF EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') AND has_schema_privilege('cron', 'USAGE') THEN
+        EXECUTE $jobs$
+            SELECT count(cron.unschedule(jobid)) FROM cron.job
+             WHERE jobname LIKE 'messages:upkeep%' AND database = current_database()
+               AND (username = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
+        $jobs$ INTO removed;
+    END IF;
+    PERFORM messages.expect_cron(NULL) WHERE removed > 0;
+    RETURN removed;
+END $$;
+COMMENT ON FUNCTION messages.uninstall_cron() IS 'Removes the pg_cron jobs of the queue in this database that belong to the caller (for a superuser those of everybody) and returns how many there were.'
+    ' [for: upkeep]';
+
+CREATE OR REPLACE FUNCTION messages.purge_cron_history(max_runs integer DEFAULT 50000) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
+AS $$
+DECLARE
+    purged bigint;
+BEGIN
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') IS NOT TRUE OR has_table_privilege('cron.job', 'SELECT') IS NOT TRUE
+       OR has_table_privilege('cron.job_run_details', 'SELECT') IS NOT TRUE OR has_table_privilege('cron.job_run_details', 'DELETE') IS NOT TRUE THEN
+        RETURN 0;
+    END IF;
+    -- pg_cron keeps a row for each run forever, also those of removed jobs, and those without an end, which a restart of
+    -- the server leaves behind. Row security shows the login of the jobs its own, and messages_owner those of show_cron_jobs_to_owner().
+    EXECUTE $purge$
+        WITH ours AS MATERIALIZED (
+            SELECT d.runid, d.end_time FROM cron.job_run_details d
+             WHERE (d.database = current_database() AND (d.command = 'SELECT messages.upkeep()'
+                                                         OR d.command LIKE 'DO $upkeep$ % messages.upkeep(%); END $upkeep$'))
+                OR d.jobid IN (SELECT j.jobid FROM cron.job j WHERE j.jobname LIKE 'messages:upkeep%' AND j.database = current_database()))
+        DELETE FROM cron.job_run_details WHERE runid = ANY (ARRAY(
+            SELECT o.runid FROM ours o
+             WHERE o.runid <= (SELECT max(past.runid) FROM ours past WHERE past.end_time < clock_timestamp() - interval '3 days')
+             ORDER BY o.runid LIMIT $1))
+    $purge$ USING max_runs;
+    GET DIAGNOSTICS purged = ROW_COUNT;
+    RETURN purged;
+END $$;
+COMMENT ON FUNCTION messages.purge_cron_history(integer) IS
+    'Deletes up to max_runs runs of our own pg_cron jobs, including removed ones, that are older than three days and that the caller may see, and returns how many. The job of pg_cron calls it as its login, and the upkeep as the owner of the schema.'
+    ' [for: upkeep]';
+
+CREATE OR REPLACE FUNCTION messages.upkeep_mode() RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN EXISTS (SELECT FROM messages.upkeep_run u WHERE u.cron_at BETWEEN clock_timestamp() - interval '3 minutes' AND clock_timestamp()
+                                -- Anybody with messages_upkeep can say that pg_cron has it, again and again: what counts is the upkeep.
+                                AND coalesce(u.finished_at > clock_timestamp() - interval '6 minutes', true))
+           THEN 'pg_cron' ELSE 'airflow' END
+$$;
+COMMENT ON FUNCTION messages.upkeep_mode() IS
+    'Who does the upkeep: pg_cron if it did, or was given it, within the last three minutes and somebody has done it within the last six; else airflow.'
+    ' [for: every role]';
+
+CREATE OR REPLACE FUNCTION messages.cron_database() RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN current_setting('cron.database_name', true);
+EXCEPTION WHEN insufficient_privilege THEN
+    RETURN CASE WHEN EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') THEN current_database() ELSE '' END;
+END $$;
+COMMENT ON FUNCTION messages.cron_database() IS
+    'The database that pg_cron runs in; NULL if it is not loaded, empty for another database whose name this role may not see.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.health_cron_jobs() RETURNS TABLE (severity text, finding text, fix text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    home      text    := messages.cron_database();
+    last      messages.upkeep_run;
+    ago       text;
+    done      boolean;
+    -- How this login lets pg_cron do the upkeep.
+    make_jobs text    := CASE WHEN (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
+                              THEN 'SELECT messages.install_cron(run_as => ''messages_cron'')' ELSE 'SELECT messages.install_cron()' END;
+    -- A launcher that was ended stays away until the server starts again; a session without a type is one that hides what it is.
+    gone      boolean := NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_type IS NULL OR a.backend_type = 'pg_cron launcher');
+BEGIN
+    SELECT * INTO last FROM messages.upkeep_run;
+    -- A time that lies ahead is of a clock that was wrong.
+    last.cron_at := CASE WHEN last.cron_at <= clock_timestamp() THEN last.cron_at END;
+    last.finished_at := CASE WHEN last.finished_at <= clock_timestamp() THEN last.finished_at END;
+    ago := date_trunc('second', clock_timestamp() - last.cron_at)::text;
+    done := coalesce(last.cron_at > clock_timestamp() - interval '3 minutes', false);
+    gone := gone AND (last.cron_at > clock_timestamp() - interval '90 seconds') IS NOT TRUE;
+    IF home IS DISTINCT FROM current_database() THEN
+        RETURN QUERY SELECT 'ok', CASE
+            WHEN home IS NULL THEN 'pg_cron is not loaded: Airflow does the upkeep'
+            ELSE format('pg_cron lives in %s: ', coalesce('database ' || nullif(home, ''), 'another database'))
+                 || CASE WHEN done THEN format('it did the upkeep %s ago, as %s', ago, last.cron_role) ELSE 'jobs there or Airflow do the upkeep' END END, NULL;
+        RETURN;
+    END IF;
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
+        RETURN QUERY EXECUTE $jobs$
+            WITH job AS (
+                SELECT j.jobid, j.jobname, j.active, j.username, r.rolsuper AS all_powerful,
+                       j.command ~ 'messages[.]upkeep[(]' AND has_function_privilege(r.oid, 'messages.upkeep(boolean)', 'EXECUTE') AS is_upkeep
+                  FROM cron.job j JOIN pg_roles r ON r.rolname = j.username
+                 WHERE j.database = current_database() AND j.command ~ '[[:<:]]messages[.]'),
+            upkeep AS (SELECT * FROM job j WHERE j.is_upkeep),
+            failed AS (
+                SELECT j.*, l.said
+                  FROM (SELECT DISTINCT ON (d.jobid) d.jobid, d.status, left(split_part(d.return_message, E'\n', 1), 200) AS said
+                          FROM (SELECT * FROM cron.job_run_details ORDER BY runid DESC LIMIT 10000) d
+                         WHERE d.status IN ('succeeded', 'failed') ORDER BY d.jobid, d.runid DESC) l
+                  JOIN job j USING (jobid) WHERE l.status = 'failed' AND j.active),
+            found (place, severity, finding, fix) AS (
+                SELECT 0, 'critical', format('pg_cron job %s (%s) runs as the superuser %s, and whoever owns our functions may say what it does', j.jobid, j.jobname, j.username),
+                       format('SELECT cron.unschedule(%s)', j.jobid) || CASE WHEN j.is_upkeep THEN '; SELECT messages.install_cron(run_as => ''messages_cron'')'
+                                                                             ELSE ' -- and schedule it as a login that may publish' END
+                  FROM job j WHERE j.all_powerful
+                UNION ALL
+                SELECT 1, 'critical', format('the last run of pg_cron job %s (upkeep) failed: %s', f.jobid, f.said), $4
+                  FROM failed f WHERE f.is_upkeep
+                UNION ALL
+                SELECT 3, 'warning', format('pg_cron job %s (upkeep) is not active', min(u.jobid)), format('SELECT cron.alter_job(%s, active => true)', min(u.jobid))
+                  FROM upkeep u HAVING count(*) > 0 AND NOT bool_or(u.active)
+                UNION ALL
+                SELECT 4, 'warning', format('%s active jobs of pg_cron do the upkeep', count(*)), format('SELECT cron.unschedule(%s)', max(u.jobid))
+                  FROM upkeep u WHERE u.active HAVING count(*) > 1
+                UNION ALL
+                SELECT CASE WHEN $2 THEN 2 ELSE 5 END, CASE WHEN $2 THEN 'critical' ELSE 'warning' END,
+                       format('pg_cron job %s did %s', max(u.jobid), coalesce('no upkeep for ' || $3, 'no upkeep yet'))
+                       || CASE WHEN $2 THEN ': the launcher of pg_cron does not run' ELSE '' END,
+                       CASE WHEN $2 THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
+                            ELSE $4 || ' -- if it does nothing within three minutes either, the log of the server says why' END
+                  FROM upkeep u WHERE u.active HAVING count(*) > 0 AND ($2 OR NOT $1)
+                UNION ALL
+                SELECT 6, 'warning', format('the last run of pg_cron job %s (%s), as %s, failed: %s', f.jobid, f.jobname, f.username, f.said),
+                       '-- mend what the error says: the next run that succeeds ends this; after "connection failed", let the login of the job connect'
+                  FROM failed f WHERE NOT f.is_upkeep
+                UNION ALL
+                SELECT 7, 'ok', format('pg_cron job %s does the upkeep as %s', u.jobid, u.username), NULL FROM upkeep u)
+            SELECT f.severity, string_agg(f.finding, '; '), min(f.fix) FROM found f
+             GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago, make_jobs;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    -- No job that this role can see: the row security of pg_cron shows each role its own jobs only. What was done shows who did it.
+    RETURN QUERY SELECT found.severity, found.finding, found.fix FROM (VALUES
+        (done AND EXISTS (SELECT FROM pg_roles r WHERE r.rolname = last.cron_role AND r.rolsuper), 'critical',
+         format('pg_cron does the upkeep as the superuser %s, and whoever owns our functions may say what it does', last.cron_role),
+         'SELECT cron.unschedule(jobid) FROM cron.job WHERE database = current_database() AND command ~ ''messages[.]upkeep[(]''; '
+         'SELECT messages.install_cron(run_as => ''messages_cron'')'),
+        (done AND NOT gone, 'ok', format('pg_cron does the upkeep as %s, in a job that role %s cannot see', last.cron_role, current_user), NULL),
+        (last.finished_at > clock_timestamp() - interval '3 minutes', 'ok', format('pg_cron has no job for the upkeep; %s does it', last.done_by), NULL),
+        (last.cron_at IS NOT NULL, 'warning', format('pg_cron did no upkeep for %s', ago) || CASE WHEN gone THEN ': its launcher does not run' ELSE '' END,
+         CASE WHEN gone THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
+              ELSE make_jobs END),
+        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', make_jobs)
+    ) AS found (applies, severity, finding, fix) WHERE found.applies LIMIT 1;
+END $$;
+COMMENT ON FUNCTION messages.health_cron_jobs() IS
+    'A check of health(). Whether pg_cron does the upkeep: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, how the last runs ended, also of jobs that publish.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.health_cron_history() RETURNS TABLE (severity text, finding text, fix text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    ours  bigint := 0;
+    total bigint := coalesce((SELECT greatest(c.reltuples, 0)::bigint FROM pg_class c
+                               WHERE c.relnamespace = to_regnamespace('cron') AND c.relname = 'job_run_details'), 0);
+BEGIN
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
+        -- Only the oldest runs are read, because the history of all jobs of the server may be long.
+        EXECUTE $runs$
+            SELECT count(*) FROM (SELECT * FROM cron.job_run_details ORDER BY runid LIMIT 10000) d
+             WHERE d.database = current_database() AND d.command ~ 'messages[.]upkeep[(]'
+               AND d.end_time < clock_timestamp() - interval '7 days' $runs$ INTO ours;
+    END IF;
+    RETURN QUERY SELECT
+        CASE WHEN ours > 0 OR total > 1000000 THEN 'warning' ELSE 'ok' END,
+        format('runs of ours older than 7 days in the history of pg_cron: %s; runs of all jobs: about %s', ours, total),
+        CASE WHEN ours > 0 THEN 'SELECT messages.purge_cron_history() -- repeat until 0'
+             WHEN total > 1000000 THEN 'DELETE FROM cron.job_run_details WHERE runid IN (SELECT runid FROM cron.job_run_details'
+                 ' WHERE end_time < now() - interval ''7 days'' ORDER BY runid LIMIT 50000) -- repeat until 0, then: ANALYZE cron.job_run_details' END;
+END $$;
+COMMENT ON FUNCTION messages.health_cron_history() IS
+    'A check of health(). Whether the run history of pg_cron is purged.'
+    ' [internal]';
