@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos failover count bench bench-quick bench-airflow bench-brokers bench-spark sizing docs check fix golden lock dist tag clean
+.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos failover count bench bench-quick bench-airflow bench-brokers bench-spark soak sizing docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 # An image may set it. Hundreds of processes of the tests would then each compile Airflow anew: half of their start.
@@ -132,6 +132,9 @@ bench-airflow: setup ## Measure 1,000 deferred sensors on one triggerer, and its
 
 bench-brokers: $(BROKERS)/.installed ## Measure our trigger compared with those of Redis and SQS, about 8 minutes (BENCH_ARGS="--only redis")
 	@PYTHONPATH=. $(BROKERS)/bin/python -m benchmarks.brokers $(BENCH_ARGS)
+
+soak: setup ## Half load for hours: memory, tables and latency as a table and a plot (HOURS=2)
+	@$(BIN)/python -m benchmarks.soak --hours $(or $(HOURS),2)
 
 # The peers never mix with the project's own packages, which are there for the one case that needs Airflow.
 $(BENCH)/.installed: pyproject.toml | setup

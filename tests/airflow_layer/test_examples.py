@@ -25,7 +25,7 @@ def test_airflow_can_import_the_dags_of_the_failover() -> None:
     assert dags("tools.failover.dags.failover") == sorted(DAGS)
 
 
-@pytest.mark.parametrize("program", ["tools.failover"])
+@pytest.mark.parametrize("program", ["tools.failover", "benchmarks.soak"])
 def test_a_program_that_takes_minutes_says_what_it_does(program: str) -> None:
     command = [sys.executable, "-m", program, "--help"]
     shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
