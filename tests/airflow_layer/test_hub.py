@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, run, verbs
+from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, InvalidMessage, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers.hub import HubTimes, rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
@@ -453,6 +453,22 @@ def test_who_comes_while_the_others_wait_is_rung_for_what_is_there(
             waiting.cancel()
 
     assert within(20, one_after_the_other())["ready"] == 1
+
+
+def test_an_argument_that_the_server_refuses_ends_its_own_wait_alone(
+    conn_id: str, queue: Queue, conn: Connection
+) -> None:
+    queue("orders")
+
+    async def both() -> Doorbell:
+        good = asyncio.ensure_future(first(conn_id, "orders", poll_interval=300))
+        bad = asyncio.ensure_future(first(conn_id, "or\0ders", poll_interval=300))
+        with pytest.raises(InvalidMessage):
+            await bad
+        run(conn, verbs.publish("orders", 1))
+        return await good
+
+    assert within(30, both())["ready"] == 1
 
 
 def test_an_unknown_connection_is_an_error_for_all_who_wait_for_it() -> None:

@@ -283,6 +283,20 @@ def test_a_message_that_kills_its_process_is_dead_in_the_end(dsn: str, conn: Con
     assert rows.fetchall() == [(2,)]
 
 
+def test_a_function_that_ends_its_process_by_itself_uses_an_attempt(
+    share: NewShare, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    publish(conn, 20)
+
+    def end(messages: pa.Table) -> None:
+        sys.exit(3)
+
+    with pytest.raises(SystemExit):
+        share(end).run(0)
+    assert left(conn) == {(1, None)}
+
+
 def die_of_seven(dsn: str) -> None:
     def function(messages: pa.Table) -> None:
         if "7" in messages["message"].to_pylist():
