@@ -131,6 +131,15 @@ def test_rows_arrive_once_with_all_columns(spark: SparkSession, conn: Connection
     assert stages(conn) == 0
 
 
+def test_columns_have_the_case_of_their_source(spark: SparkSession, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(
+        spark.sql("SELECT to_json(named_struct('ID', 7)) AS MESSAGE, 'order-7' AS Reference, 'orders' AS QUEUE_NAME")
+    )
+    published = conn.execute("SELECT message, reference FROM messages.message").fetchall()
+    assert published == [({"ID": 7}, "order-7")]
+
+
 def test_the_documented_example_publishes(
     session: SparkSession, dsn: str, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +409,8 @@ MESSAGE = "message string"
         ("message string, group_kye string", {}, "column 'group_kye' is unknown"),
         ("message string, visible_at string", {}, "visible_at is of type string. Cast it to timestamp"),
         ("message string, queue_name string", {}, "the queue is not clear"),
+        ("message string, QUEUE_NAME string", {}, "the queue is not clear"),
+        ("message string, reference string, Reference string", {}, "two columns reference, which differ in case only"),
         (MESSAGE, {"queue": None}, "the queue is not clear"),
         (MESSAGE, {"dedupWindow": "1 hour"}, "dedupWindow is given, and there is no column dedup_key"),
         (MESSAGE, {"maxConnections": "0"}, "maxConnections is '0'.*from 1 to 1000"),

@@ -103,7 +103,7 @@ class Stage:
         staged, columns = StagedRows(self.stage_id, partition, secrets.randbits(62), 0), list[str]()
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
             for batch in batches:
-                columns = batch.schema.names
+                columns = [name.lower() for name in batch.schema.names]  # as Spark compares them
                 file.write(_lines(batch, attempt=staged.attempt, after=staged.rows))
                 staged = replace(staged, rows=staged.rows + batch.num_rows)
             file.seek(0)

@@ -56,7 +56,7 @@ class PublishOptions:
         connections = number(options, "maxConnections", 8, at_most=1000)
         queue_name = options.get("queue")
         _check_columns(schema, queue_name)
-        if options.get("dedupWindow") and "dedup_key" not in schema.names:
+        if options.get("dedupWindow") and "dedup_key" not in _lower(schema):
             raise InvalidArgument(
                 "option dedupWindow is given, and there is no column dedup_key. Give both, or neither."
             )
@@ -67,13 +67,15 @@ class PublishOptions:
 
 
 def _check_columns(schema: StructType, queue_name: str | None) -> None:
-    names = schema.names
+    names = _lower(schema)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidArgument(f"there are two columns {twice}, which differ in case only. Drop one.")
     if "message" not in names:
         raise InvalidArgument("there is no column message. Make one: to_json(struct(...)).alias('message').")
     if (queue_name is None) == ("queue_name" not in names):
         raise InvalidArgument("the queue is not clear. Give either option queue or a column queue_name.")
     for field in schema:
-        wanted = _COLUMNS.get(field.name)
+        wanted = _COLUMNS.get(field.name.lower())
         if wanted is None:
             raise InvalidArgument(
                 f"column {field.name!r} is unknown. Drop it, or put it into message: to_json(struct(...))."
@@ -83,6 +85,11 @@ def _check_columns(schema: StructType, queue_name: str | None) -> None:
                 f"column {field.name} is of type {field.dataType.simpleString()}. "
                 f"Cast it to {wanted.__name__.removesuffix('Type').lower()}; a message is made by to_json()."
             )
+
+
+def _lower(schema: StructType) -> list[str]:
+    """Return the names of the columns in lower case: Spark ignores the case, and databases differ in it."""
+    return [name.lower() for name in schema.names]
 
 
 class PublishWriter(DataSourceArrowWriter):
