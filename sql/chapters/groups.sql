@@ -84,9 +84,9 @@ BEGIN
         END IF;
     END IF;
     IF is_old THEN                         -- or too old to see that a place is free by now
-        INSERT INTO messages.timer (queue_name, at, ids, group_key)
-        SELECT DISTINCT policy.queue_name, clock_timestamp() + interval '250 ms', '{}'::bigint[], m.group_key FROM messages.message_rows m
-         WHERE m.queue_name = policy.queue_name AND m.group_key = ANY (mine) AND m.visible_at = 'infinity';
+        PERFORM messages.set_group_timers(policy.queue_name, ARRAY(
+            SELECT DISTINCT m.group_key FROM messages.message_rows m
+             WHERE m.queue_name = policy.queue_name AND m.group_key = ANY (mine) AND m.visible_at = 'infinity'), clock_timestamp() + interval '250 ms');
     END IF;
     RETURN entered;
 END $$;
