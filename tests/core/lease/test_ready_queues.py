@@ -10,16 +10,10 @@ import psycopg
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import ReadyQueue
-from tests.waiting import until
+from tests.waiting import until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
-
-
-def until_over(conn: Connection) -> None:
-    """Wait until all leases have ended."""
-    live = "SELECT FROM messages.message WHERE lock_expires_at >= clock_timestamp()"
-    until(lambda: conn.execute(live).rowcount == 0, what="the end of the leases")
 
 
 def ready(conn: Connection) -> ReadyQueue | None:
@@ -38,7 +32,7 @@ def test_a_question_changes_nothing_and_a_scan_ends_what_is_due(
 ) -> None:
     run(conn, verbs.publish(queue("orders"), 1, group_key="a"))
     assert len(run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))) == 1
-    until_over(conn)
+    until_leases_expire(conn)
     reader = connect()
     reader.execute("SET default_transaction_read_only = on")
     assert (ready(reader).ready, ready(reader).next_in) == (0, timedelta(milliseconds=10)), "somebody has to scan"

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from tests.core.lease.test_marks import bodies, finish, lease, look_again, look_later
-from tests.waiting import heard, until
+from tests.waiting import heard, until, until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -329,6 +329,18 @@ def test_what_comes_back_rings(conn: Connection, connect: Connect, queue: Queue)
     pass_time(conn, 1)
     conn.execute("SELECT messages.end_due('orders')")
     assert heard(listens) == [str(message.id)]
+
+
+def test_the_token_of_a_lease_that_was_given_back_ends_no_lock_of_plain_sql(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 1)
+    (message,) = lease(conn, lease_for=SOON)
+    until_leases_expire(conn)
+    look_again(conn)
+    run(conn, verbs.scan(["orders"]))
+    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() + interval '1 hour'")
+    with pytest.raises(LeaseLost):
+        run(conn, verbs.archive(message.lock_token, [message.id]))
 
 
 def test_a_delay_that_a_message_got_meanwhile_is_kept(conn: Connection, queue: Queue) -> None:
