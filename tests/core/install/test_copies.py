@@ -128,6 +128,28 @@ def test_a_logical_replica_takes_over(
         goes_on(copy, ids)
 
 
+def test_a_hot_standby_returns_what_is_ready(other: Cluster) -> None:
+    standby = Cluster(fleeting_place() / "standby", kind=other.kind, durable=False)
+    with psycopg.connect(other.dsn("queue"), autocommit=True) as conn:
+        run(conn, verbs.create_queue("bills"))
+        run(conn, verbs.publish_batch("bills", [1, 2]))
+        run(conn, verbs.lease("bills"))
+    server_user.make_directory(standby.directory)
+    server_user.give(standby.directory)
+    other._run(
+        "pg_basebackup", "-D", str(standby.data), "-d", other.dsn(), "-X", "stream", "-c", "fast", "--no-sync", "-R"
+    )
+    try:
+        standby.start()
+        with psycopg.connect(standby.dsn("queue"), autocommit=True) as conn:
+            assert conn.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+            (found,) = run(conn, verbs.ready_queues(["bills"]))
+            assert found.ready == 1
+            assert [one.ready for one in run(conn, verbs.scan(["bills"]))] == [1]
+    finally:
+        standby.destroy()
+
+
 def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Cluster) -> None:
     then = Cluster(fleeting_place() / "then", kind=other.kind, durable=False, statement_timeout=LONGEST_STATEMENT)
     with psycopg.connect(other.dsn("queue"), autocommit=True) as conn:
