@@ -65,8 +65,9 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 DECLARE
-    called timestamptz := coalesce(prepared, clock_timestamp());
-    head  record;
+    called    timestamptz := coalesce(prepared, clock_timestamp());
+    called_us bigint      := extract(epoch FROM called) * 1000000;      -- as marks and looks count
+    head      record;
 BEGIN
     -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases look:
     -- a hint, which look() corrects. One that lies ahead was stored before the clock went back.
@@ -77,7 +78,7 @@ BEGIN
                (array_agg(f.mark))[1] AS mark, (array_agg(f.marked))[1] AS marked, (array_agg(f.begins))[1] AS begins
           FROM (SELECT m.*, l.mark, l.marked, l.begins
                   FROM (SELECT l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
-                               CASE WHEN pg_sequence_last_value(l.mark) <= extract(epoch FROM called) * 1000000
+                               CASE WHEN pg_sequence_last_value(l.mark) <= called_us
                                     THEN 'epoch'::timestamptz + pg_sequence_last_value(l.mark) * interval '1 us' ELSE 'epoch' END AS begins
                           FROM messages.lane l
                          WHERE l.queue_name = q.queue_name AND (l.used OR prepared IS NOT NULL)
@@ -93,7 +94,7 @@ BEGIN
        -- Nothing where somebody has to look, to count or to refuse before: prepare_lease() does that.
        AND (prepared IS NOT NULL
             OR wanted BETWEEN 1 AND 10000 AND NOT q.paused AND num_nonnulls(q.max_leased, q.rate_limit) = 0
-               AND pg_sequence_last_value(q.look_due) BETWEEN extract(epoch FROM called) * 1000000 - 1000000 AND extract(epoch FROM called) * 1000000 + 60000000
+               AND pg_sequence_last_value(q.look_due) BETWEEN called_us - 1000000 AND called_us + 60000000
                AND NOT EXISTS (SELECT FROM messages.timer t
                                 WHERE t.queue_name = q.queue_name AND t.group_key IS NOT NULL AND t.at <= called AND t.at > called - interval '5 s')
                -- session_is_limited(), without the cost of a call
