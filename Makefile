@@ -100,7 +100,7 @@ matrix: setup ## Run the tests of the Airflow layer on each supported Airflow, a
 matrix-smoke: setup ## A part of them on the oldest Airflow, and the page with FAB's users, in a minute
 	@$(BIN)/python -m tools.matrix 3.1 3.3-fab --smoke
 
-mutants: setup ## Break the SQL in each of many ways and see the tests notice, about 15 minutes (NAMES="lease" for some)
+mutants: setup ## Break SQL and Python in each of many ways and see the tests notice, about 25 minutes (NAMES="lease" for some)
 	@$(BIN)/python -m tools.mutants $(NAMES)
 
 chaos: setup ## Break everything under a load, account for each message, and write a page (SECONDS=600)
