@@ -76,7 +76,7 @@ COMMENT ON TABLE messages.unused_sequence IS 'Sequences of queues that were drop
 COMMENT ON COLUMN messages.unused_sequence.sequence IS 'The sequence.';
 COMMENT ON COLUMN messages.unused_sequence.since IS 'When its queue was dropped.';
 
-CREATE SEQUENCE messages.rings_paused_until MAXVALUE 100000000000000000;
+CREATE SEQUENCE messages.rings_paused_until MINVALUE -1 MAXVALUE 100000000000000000;
 COMMENT ON SEQUENCE messages.rings_paused_until IS 'Microseconds since 1970: until then nobody rings, because the notification queue of the server is half full.';
 
 CREATE SEQUENCE messages.message_id_seq;
