@@ -19,7 +19,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 # Without what starts servers and programs of its own (tests/README.md).
 # What takes minutes goes with all tests: the walk through all settings, and what waits for minutes of pg_cron.
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/connection/test_settings.py \
-	--ignore=tests/core/upkeep/test_pg_cron.py \
+	--ignore=tests/core/maintenance/test_pg_cron.py \
 	--ignore=tests/core/package/test_wheel.py --ignore=tests/core/cli/test_docs.py
 # What takes long alone: the walk of `make states`, one through pairs of verbs, and what calls cost among 100,000 messages;
 # copies of whole servers, calls that wait for each other, upgrades under a load, and a pooler; thousands of outcomes
@@ -35,7 +35,7 @@ FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state
 # code decides is the same on each.
 OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/core/,whole connection/test_connection.py \
 	install/test_copies.py install/test_schema.py install/test_upgrade.py \
-	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py upkeep/test_health.py \
+	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py maintenance/test_health.py \
 	archive/test_archive.py queues/test_drop.py lease/test_locks.py lease/test_waits.py lease/test_pairs.py \
 	lease/test_isolation.py) \
 	--ignore=tests/core/whole/test_state_machine.py \
@@ -43,7 +43,7 @@ OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/co
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
 CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_archive.py tests/core/lease/test_groups.py \
-	tests/core/upkeep/test_health.py tests/core/archive/test_outcomes.py tests/core/queues/test_policy.py tests/core/publish/test_publish.py \
+	tests/core/maintenance/test_health.py tests/core/archive/test_outcomes.py tests/core/queues/test_policy.py tests/core/publish/test_publish.py \
 	tests/core/roles/test_runs.py tests/export tests/spark/test_export.py \
 	tests/spark/test_progress.py
 

@@ -31,7 +31,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.consume",
             "operators.dispatch",
             "operators.requeue",
-            "operators.upkeep",
+            "operators.maintenance",
             "operators.spark",
         ),
         "sensors": _modules("sensors.message", "sensors.dead_message", "sensors.outcome"),

@@ -34,7 +34,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.telemetry.lineage import lineage_of
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+from airflow_provider_pgqueue.triggers.notification import SAFE_TO_RESUME
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -204,7 +204,7 @@ class WaitingTask(QueueTask):
     :param wait_for_messages: when there is nothing to do, wait in the triggerer.
     :param wait_timeout: fail the task when a wait takes longer. Airflow's `execution_timeout` does not: it ends only
         what runs in a worker, and a deferred task does not.
-    :param poll_interval: the time between two looks while waiting when no notification arrives.
+    :param poll_interval: the time between two polls while waiting when no notification arrives.
     """
 
     reads_queue = True
@@ -239,8 +239,8 @@ class WaitingTask(QueueTask):
             self._check_idle("wait_for_messages", wait_timeout=None, poll_interval=30.0)
 
     @abstractmethod
-    def _trigger(self, ring_after: float) -> BaseTrigger:
-        """Return the trigger that waits; it rings after so many seconds at the earliest."""
+    def _trigger(self, notify_after: float) -> BaseTrigger:
+        """Return the trigger that waits; it notifies after so many seconds at the earliest."""
 
     def _wait(self, fruitless: int) -> None:
         """Defer, after this many waits that ended with nothing to do."""
@@ -270,10 +270,11 @@ def _is_chosen(value: Any) -> str | None:
 def check_arguments(
     given: Mapping[str, Any], rules: Mapping[str, Rule], templates: Collection[str] = ()
 ) -> frozenset[str]:
-    """Raise for an argument that breaks its rule; return those of `templates` that are made later, and are judged then.
+    """Raise for an argument that breaks its rule; return those of `templates` that are made later, and are checked
+    then.
 
-    Of these only the texts are judged: Airflow stores the template itself, and a NUL in one DAG would end the processor
-    of all.
+    Of these only the texts are checked: Airflow stores the template itself, and a NUL in one DAG would end the
+    processor of all.
     """
     check_connection_ids(given)
     later = frozenset(name for name, value in given.items() if name in templates and is_template(value))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.measure import Load, Slice
 from benchmarks.peer import Peer
-from benchmarks.peers.pgmq import PGMQ, RINGS, RINGS_THROTTLED, TUNED
+from benchmarks.peers.pgmq import NOTIFICATIONS, NOTIFICATIONS_THROTTLED, PGMQ, TUNED
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.peers.procrastinate import PROCRASTINATE
 from benchmarks.peers.raw import RAW
@@ -107,13 +107,13 @@ def consume_100(bench: Bench) -> list[Line]:
 @case("publish-1", "publish one at a time with NOTIFY, 4 clients")
 def publish_1(bench: Bench) -> list[Line]:
     measured = contestants("publish", PGQUEUE, PGMQ, RAW, *_others(bench))
-    measured["rings"] = replace(measured["pgmq"], setup=RINGS)
-    measured["throttled"] = replace(measured["pgmq"], setup=RINGS_THROTTLED)
+    measured["notifies"] = replace(measured["pgmq"], setup=NOTIFICATIONS)
+    measured["throttled"] = replace(measured["pgmq"], setup=NOTIFICATIONS_THROTTLED)
     samples = bench.publish(measured)
     ours = rates(samples["pgqueue"])
     return [
         Row("publish-1", "PGMQ send, no NOTIFY", ours, rates(samples["pgmq"]), target=1.1),
-        Row("publish-1", "PGMQ send, NOTIFY each time", ours, rates(samples["rings"]), target=1.8),
+        Row("publish-1", "PGMQ send, NOTIFY each time", ours, rates(samples["notifies"]), target=1.8),
         Row("publish-1", "PGMQ send, NOTIFY every 250 ms", ours, rates(samples["throttled"]), target=1.3),
         Row("publish-1", "raw INSERT, no NOTIFY", ours, rates(samples["raw"])),
         *[Row("publish-1", f"{peer.name}, with NOTIFY", ours, rates(samples[peer.name])) for peer in _others(bench)],

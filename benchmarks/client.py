@@ -33,7 +33,7 @@ class Client:
         )
         self._in, self._out = _open(self._process.stdin), _open(self._process.stdout)
 
-    def tell(self, word: str) -> None:
+    def write(self, word: str) -> None:
         """Send a line: the first one begins the work."""
         self._in.write(f"{word}\n")
         self._in.flush()
@@ -82,5 +82,5 @@ def run_clients(role: str, dsn: str, count: int = 1, **options: Any) -> list[Res
     """Let clients work at the same time and return what each measured."""
     with clients(role, dsn, count, **options) as started:
         for client in started:
-            client.tell("go")
+            client.write("go")
         return [client.result() for client in started]

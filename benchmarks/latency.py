@@ -66,7 +66,7 @@ def _latencies(bench: Bench, peer: Peer, role: str, publish: Publish, seconds: i
     with bench.server.database("latency", peer.name, peer.install) as name, bench.server.connect(name) as conn:
         dsn = bench.server.dsn(name)
         with clients(role, dsn, seconds=seconds + 3) as (client,):
-            client.tell("go")
+            client.write("go")
             time.sleep(1.5)  # until it listens
             committed = _publish_steadily(conn, publish, seconds * _EACH_SECOND)
             leased: dict[str, Any] = client.result()

@@ -24,16 +24,18 @@ def held_snapshot(bench: Bench) -> list[Line]:
     seconds = round(bench.minutes * 60)
     shorter = min(seconds, 10 if bench.quick else 150)
     return [
-        *_lines(bench, "held-snapshot", PGQUEUE, seconds, 0.8, upkeep="SELECT messages.upkeep()"),
+        *_lines(bench, "held-snapshot", PGQUEUE, seconds, 0.8, maintenance="SELECT messages.maintain()"),
         *_lines(bench, "held-snapshot, PGMQ", PGMQ, shorter, None),
     ]
 
 
-def _lines(bench: Bench, name: str, peer: Peer, seconds: int, target: float | None, upkeep: str = "") -> list[Line]:
+def _lines(
+    bench: Bench, name: str, peer: Peer, seconds: int, target: float | None, maintenance: str = ""
+) -> list[Line]:
     """Compare with the same load without a snapshot, in turns: in minutes a machine changes as much as a queue does."""
     last = 30 if seconds >= 120 else 5
     order = [False, True] if bench.quick or target is None else [False, True, True, False]
-    runs = [(held, _run(bench, peer, seconds, upkeep, held=held)) for held in order]
+    runs = [(held, _run(bench, peer, seconds, maintenance, held=held)) for held in order]
 
     def row(which: str, rate: Callable[[list[float]], float]) -> Row:
         with_it, without = ([rate(rates) for held, rates in runs if held is wanted] for wanted in (True, False))
@@ -42,7 +44,7 @@ def _lines(bench: Bench, name: str, peer: Peer, seconds: int, target: float | No
     return [row("median", median), row(f"last {last} s", lambda rates: median(rates[-last:]))]
 
 
-def _run(bench: Bench, peer: Peer, seconds: int, upkeep: str, *, held: bool) -> list[float]:
+def _run(bench: Bench, peer: Peer, seconds: int, maintenance: str, *, held: bool) -> list[float]:
     """Return the messages of each second, after a warm-up, at whose end somebody may open a snapshot."""
     warm_up = 2 if bench.quick else 5
     with bench.server.database("held", peer.name, peer.install) as name:
@@ -50,7 +52,7 @@ def _run(bench: Bench, peer: Peer, seconds: int, upkeep: str, *, held: bool) -> 
             conn.execute("CHECKPOINT")
             peer.refill(conn, 1000)
         with ExitStack() as meanwhile:
-            meanwhile.enter_context(_meanwhile(_every_minute, bench, name, upkeep))
+            meanwhile.enter_context(_meanwhile(_every_minute, bench, name, maintenance))
             if held:
                 meanwhile.enter_context(_meanwhile(_hold, bench, name, warm_up))
             load = Load(peer.script("cycle"), 10)

@@ -53,7 +53,7 @@ def create_table() -> None:
 
 def record_departures(messages: Sequence[Message]) -> dict[int, Outcome | None]:
     """Validate each flight and record it; a message that is delivered twice is recorded once, by its id."""
-    outcomes = {message.id: _judge(message) for message in messages}
+    outcomes = {message.id: _check(message) for message in messages}
     good = [message for message in messages if outcomes[message.id] is None]
     with PgQueueHook().connect() as conn:
         conn.execute(
@@ -69,7 +69,7 @@ def record_departures(messages: Sequence[Message]) -> dict[int, Outcome | None]:
     return outcomes
 
 
-def _judge(message: Message) -> Outcome | None:
+def _check(message: Message) -> Outcome | None:
     flight = message.body
     if flight.get("status") == "cancelled":
         return None

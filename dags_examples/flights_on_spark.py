@@ -1,4 +1,4 @@
-"""The business of the Spark examples: judges departures by the batch, and says how late each carrier was."""
+"""The business of the Spark examples: checks departures by the batch, and says how late each carrier was."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core import DeadMessage
 Delays = dict[str, list[float]]
 
 
-def judge(batch: pa.Table) -> pd.DataFrame:
+def check(batch: pa.Table) -> pd.DataFrame:
     """Return an outcome for each flight; the output of a departed one is what the statistics need.
 
     It has no effect of its own: the result and the output are archived together, once, however often it is called.

@@ -1,6 +1,6 @@
 """Starts when flights wait in the queue: no schedule, no polling, and no worker slot held while there is nothing to do.
 
-The doorbell says only that there is work. Four tasks lease it, batch by batch, until the queue is empty.
+The notification says only that there is work. Four tasks lease it, batch by batch, until the queue is empty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Installs the queue: schema, queues, and the upkeep through pg_cron where there is one. Run it after every upgrade."""
+"""Installs the queue: schema, queues, and maintenance through pg_cron where there is one. Run it after every
+upgrade."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ with DAG(
     drain = PgQueueSparkOperator(
         task_id="drain",
         pipeline="drain",
-        arguments={"queue": QUEUE, "function": "flights_on_spark:judge"},
+        arguments={"queue": QUEUE, "function": "flights_on_spark:check"},
         env_vars={"PYTHONPATH": str(Path(__file__).parent)},
         driver_memory="1g",
         # Flights without an arrival report fail until they are dead, which is no reason to stop here.

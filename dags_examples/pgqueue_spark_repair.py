@@ -48,7 +48,7 @@ with DAG(
     drain = PgQueueSparkOperator(
         task_id="drain",
         pipeline="drain",
-        arguments={"queue": QUEUE, "function": "flights_on_spark:judge"},
+        arguments={"queue": QUEUE, "function": "flights_on_spark:check"},
         env_vars=HERE,
         driver_memory="1g",
     )

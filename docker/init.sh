@@ -8,6 +8,6 @@ pgqueue install
 for queue in alarms flights orders packing quotes reports wakeups; do
     pgqueue queues create "$queue"
 done
-pgqueue upkeep  # or the health of the queue is red until pg_cron comes by
+pgqueue maintenance  # or the health of the queue is red until pg_cron comes by
 cd "${AIRFLOW__CORE__DAGS_FOLDER:-/opt/airflow/dags}"
 python -c 'from flights import create_table; create_table()'

@@ -7,7 +7,7 @@ BEGIN
     -- Whatever lies in it: a table, a function, a type.
     ELSIF EXISTS (SELECT FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'messages'::regnamespace AND deptype = 'n')
       -- Only the schema of a release has this column.
-      AND NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('messages.upkeep_run') AND attname = 'server') THEN
+      AND NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('messages.maintenance_run') AND attname = 'server') THEN
         RAISE EXCEPTION 'schema messages of database % is not ours, or older than the first release', quote_ident(current_database())
             USING ERRCODE = 'PQ019', HINT = 'Dump what you need and drop the schema, or install in another database.';
     END IF;
@@ -25,15 +25,15 @@ CREATE TABLE IF NOT EXISTS messages.schema_migration (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 -- One session installs at a time; the others wait, and then find nothing to do. Only who may write to this table can take the lock.
--- An upkeep ends first: it reads the views that the installation replaces, and has the row that install_cron() writes at the end.
+-- A maintenance run ends first: it reads the views that the installation replaces, and has the row that install_cron() writes at the end.
 DO $$
 DECLARE
     what text := 'table messages.schema_migration';
 BEGIN
     LOCK TABLE ONLY messages.schema_migration IN SHARE ROW EXCLUSIVE MODE;
-    what := 'the upkeep';
-    IF to_regclass('messages.upkeep_run') IS NOT NULL THEN
-        PERFORM FROM messages.upkeep_run FOR NO KEY UPDATE;
+    what := 'maintenance';
+    IF to_regclass('messages.maintenance_run') IS NOT NULL THEN
+        PERFORM FROM messages.maintenance_run FOR NO KEY UPDATE;
     END IF;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION '% is in use', what USING ERRCODE = 'PQ016',

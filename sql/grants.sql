@@ -4,7 +4,7 @@
 DO $$
 DECLARE
     ending CONSTANT text   := ' \[(?:for: )?([a-z, ]+)\]$';
-    groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
+    groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'maintenance', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN
     FOR change IN

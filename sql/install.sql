@@ -29,7 +29,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir chapters/dispatch.sql
 \ir chapters/spark.sql
 \ir chapters/history.sql
-\ir chapters/upkeep.sql
+\ir chapters/maintenance.sql
 \ir chapters/access.sql
 \ir chapters/audit.sql
 \ir chapters/health.sql

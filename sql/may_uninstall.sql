@@ -5,13 +5,13 @@ DECLARE
     ours CONSTANT text[] := pg_catalog.string_to_array('archive_overview archive_policy archive_removal archive_retention archive_rows audit dead_message '
         'dedup dispatch dispatch_overview dropped_queue ended_message failed_attempt history history_cause history_policy history_progress inbox lane '
         'leased_dead_message leased_message mark_number message message_archive message_archive_default message_id_seq message_overview '
-        'message_rows open_dispatch pipeline_run publish_stage queue queue_grant queue_overview queue_status rings_paused_until '
-        'schema_migration session_reach timer topic_binding unused_sequence upkeep_failure upkeep_run', ' ');
+        'message_rows open_dispatch pipeline_run publish_stage queue queue_grant queue_overview queue_status notifications_paused_until '
+        'schema_migration session_reach timer topic_binding unused_sequence maintenance_failure maintenance_run', ' ');
     others text;
 BEGIN
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     -- The schema of a release has this column, see bootstrap.sql.
-    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('messages.upkeep_run') AND attname = 'server') THEN
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('messages.maintenance_run') AND attname = 'server') THEN
         RAISE EXCEPTION 'schema messages of database % is not ours, or older than the first release', quote_ident(current_database())
             USING ERRCODE = 'PQ019', HINT = 'Nothing was removed. Dump what you need and drop the schema yourself.';
     END IF;

@@ -2,7 +2,7 @@
 -- PGOPTIONS="-c messages.roles=off": privileges are then granted by hand.
 DO $$
 DECLARE
-    groups text[] := ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
+    groups text[] := ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_maintenance',
                            'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited'];
     name   text;
     part   record;

@@ -5,6 +5,6 @@ BEGIN
     PERFORM messages.make_archive_partitions();
     PERFORM messages.create_queue('default');
     PERFORM messages.begin_history() WHERE NOT EXISTS (SELECT FROM messages.history_progress);
-    PERFORM messages.take_over() FROM messages.upkeep_run u CROSS JOIN pg_control_system() c WHERE u.server <> c.system_identifier;
-    UPDATE messages.upkeep_run u SET server = c.system_identifier FROM pg_control_system() c WHERE u.server IS NULL;
+    PERFORM messages.adopt_copy() FROM messages.maintenance_run u CROSS JOIN pg_control_system() c WHERE u.server <> c.system_identifier;
+    UPDATE messages.maintenance_run u SET server = c.system_identifier FROM pg_control_system() c WHERE u.server IS NULL;
 END $$;

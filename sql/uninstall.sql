@@ -9,7 +9,7 @@ DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron') AND has_schema_privilege('cron', 'USAGE') THEN
         PERFORM cron.unschedule(jobid) FROM cron.job
-          WHERE jobname LIKE 'messages:upkeep%' AND database = current_database()
+          WHERE jobname LIKE 'messages:maintenance%' AND database = current_database()
             AND (username = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user));
     END IF;
 END $$;
@@ -40,13 +40,13 @@ BEGIN
         END IF;
     END IF;
     -- messages_owner last: the memberships that it granted go with the groups.
-    FOREACH name IN ARRAY ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep', 'messages_admin',
+    FOREACH name IN ARRAY ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_maintenance', 'messages_admin',
                                 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited', 'messages_cron', 'messages_owner']
     LOOP
         CONTINUE WHEN to_regrole(name) IS NULL;
         -- A job has its login as a text, on which nothing depends.
-        IF name = 'messages_cron' AND (used OR to_regrole('messages_upkeep') IS NOT NULL) THEN
-            RAISE NOTICE 'role messages_cron stays: it does the upkeep of another database';
+        IF name = 'messages_cron' AND (used OR to_regrole('messages_maintenance') IS NOT NULL) THEN
+            RAISE NOTICE 'role messages_cron stays: it runs maintenance for another database';
             CONTINUE;
         END IF;
         BEGIN

@@ -50,7 +50,7 @@ def cut(conn: Connection, partition: str, chunks: int) -> None:
 
 
 def die(conn: Connection, partition: str) -> int:
-    """Put a dead message in the partition without a remedy; return its id."""
+    """Put a dead message in the partition without a resolution; return its id."""
     (id_,) = conn.execute(
         "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
         " SELECT p.first_at, p.first_at, 'orders', 'failed', '1' FROM messages.archive_partitions() p"
@@ -67,7 +67,7 @@ def change(conn: Connection, partition: str, statement: str, *parameters: Any) -
 def rows_in_archive(conn: Connection, partition: str) -> list[tuple[Any, ...]]:
     columns = """
         id, created_at, archived_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
-        handled_by, details, reference, remedy, remedied_at, remedied_by, requeued_as, dismissed_for,
+        handled_by, details, reference, resolution, resolved_at, resolved_by, requeued_as, dismissed_for,
         headers::text, message::text, topic, group_key, fingerprint, output::text, failure::text, xid,
         (archived_at AT TIME ZONE 'UTC')::date"""
     query = " ".join(["SELECT", columns, "FROM", f"messages.{partition}", "ORDER BY id"])

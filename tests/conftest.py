@@ -255,7 +255,7 @@ def cron_dsn(cron_database: str) -> Iterator[str]:
 
 @pytest.fixture
 def cron_session(cron_dsn: str) -> Iterator[Connection]:
-    """An autocommit session to the database of pg_cron, named as no upkeep is, for a test of what pg_cron does."""
+    """An autocommit session to the database of pg_cron, named as no maintenance is, for a test of what pg_cron does."""
     with psycopg.connect(cron_dsn, autocommit=True, application_name="by hand") as conn:
         yield conn
 

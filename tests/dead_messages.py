@@ -21,7 +21,7 @@ def died_at(conn: psycopg.Connection[Any], id_: int, moment: str) -> None:
 
 @contextmanager
 def handling(conn: psycopg.Connection[Any], result: str = "success") -> Iterator[None]:
-    """Finish what comes into the queue while open, in a thread that the doorbell wakes."""
+    """Finish what comes into the queue while open, in a thread that the notification wakes."""
     over = threading.Event()
     conn.execute("LISTEN messages")
 

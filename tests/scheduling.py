@@ -8,7 +8,7 @@ from xdist.scheduler import LoadScopeScheduling
 ORDER = (
     "tests/e2e/",
     "tests/spark/test_faults.py",
-    "tests/core/upkeep/test_pg_cron.py",  # computes nothing, for minutes
+    "tests/core/maintenance/test_pg_cron.py",  # computes nothing, for minutes
     "tests/spark/",
     "tests/core/connection/test_settings.py",
     "tests/test_bad_input.py",
@@ -16,7 +16,7 @@ ORDER = (
     "tests/airflow_layer/test_spark.py",
     "tests/core/whole/test_costs.py",
     "tests/core/lease/test_waits.py",  # computes little, for half a minute
-    "tests/core/upkeep/test_health.py",
+    "tests/core/maintenance/test_health.py",
     "tests/web/",
     "tests/test_site.py",
     "tests/core/roles/test_roles.py",

@@ -26,7 +26,7 @@ FAILED = 'pgqueue_finished_messages_total{queue="orders",result="failed"}'
 DEAD = 'pgqueue_dead_messages{queue="orders"}'
 PAUSED = 'pgqueue_queue_paused{queue="orders"}'
 LONGEST_RUN = 'pgqueue_longest_run_seconds{queue="orders"}'
-UPKEEP_AGE = "pgqueue_upkeep_age_seconds"
+MAINTENANCE_AGE = "pgqueue_maintenance_age_seconds"
 CRITICAL = 'pgqueue_health_severity{check="dead_tuples",severity="critical"}'
 WARNING = 'pgqueue_health_severity{check="dead_tuples",severity="warning"}'
 OTHER_NOT_CONSUMED = 'pgqueue_oldest_unconsumed_age_seconds{queue="other"}'
@@ -44,7 +44,7 @@ def flat(value: float, minutes: int) -> str:
 # A queue that gets 6,000 messages a minute and finishes them within seconds.
 HEALTHY: Mapping[str, tuple[float, float]] = {
     "pgqueue_up": (1, 0),
-    UPKEEP_AGE: (30, 0),
+    MAINTENANCE_AGE: (30, 0),
     CRITICAL: (0, 0),
     WARNING: (0, 0),
     READY: (10, 0),
@@ -99,9 +99,9 @@ CASES = {
         case("the database is away for ten minutes", 60, {"pgqueue_up": f"{flat(0, 10)} {flat(1, 50)}"}, "PgQueueDown"),
         case("the database restarts", 60, {"pgqueue_up": f"{flat(0, 3)} {flat(1, 57)}"}),
     ),
-    "PgQueueUpkeepLate": (
-        case("the upkeep stops", 60, {UPKEEP_AGE: grows(60, 60)}, "PgQueueUpkeepLate"),
-        case("an upkeep is ten minutes late", 60, {UPKEEP_AGE: f"{grows(60, 10)} {flat(30, 50)}"}),
+    "PgQueueMaintenanceLate": (
+        case("maintenance stops", 60, {MAINTENANCE_AGE: grows(60, 60)}, "PgQueueMaintenanceLate"),
+        case("a maintenance run is ten minutes late", 60, {MAINTENANCE_AGE: f"{grows(60, 10)} {flat(30, 50)}"}),
     ),
     "PgQueueHealthCritical": (
         case("a check is critical", 60, {CRITICAL: flat(1, 60)}, "PgQueueHealthCritical"),
@@ -186,14 +186,14 @@ CASES = {
         case("the first handler takes two hours", 120, two_hour_handler(earlier=0)),
         case("handlers take two hours each", 600, two_hour_handler(earlier=4)),
         case(
-            "the upkeep stops, and with it all counters",
+            "maintenance stops, and with it all counters",
             180,
             {
-                UPKEEP_AGE: f"{flat(30, 60)} {grows(60, 120)}",
+                MAINTENANCE_AGE: f"{flat(30, 60)} {grows(60, 120)}",
                 PUBLISHED: f"{grows(6000, 60)} {flat(360000, 120)}",
                 SUCCESS: f"{grows(6000, 60)} {flat(360000, 120)}",
             },
-            "PgQueueUpkeepLate",
+            "PgQueueMaintenanceLate",
         ),
     ),
     "PgQueueDeadMessages": (

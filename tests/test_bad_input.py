@@ -54,6 +54,7 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
+from airflow_provider_pgqueue.operators.maintenance import PgQueueMaintenanceOperator
 from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishOperator,
     PgQueuePublishQueryOperator,
@@ -61,7 +62,6 @@ from airflow_provider_pgqueue.operators.publish import (
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
@@ -287,7 +287,7 @@ def assert_unharmed(conn: Connection, other: Any, given: str) -> None:
         with suppress(QueueNotFound, QueuePaused), conn.transaction():
             run(conn, verbs.lease(name, max_messages=10_000))
             run(conn, verbs.consume(name, max_messages=10_000))
-    assert "freed" in run(conn, verbs.upkeep())
+    assert "freed" in run(conn, verbs.maintain())
 
 
 def functions_of(chapter: str) -> list[str]:
@@ -393,7 +393,7 @@ def stood_in(value: Any, stand_ins: dict[str, str]) -> Any:
     return value
 
 
-def test_every_function_judges_an_interval_by_the_time_it_leads_to(market: Connection) -> None:
+def test_every_function_checks_an_interval_by_the_time_it_leads_to(market: Connection) -> None:
     other, tried = market.execute(OTHER.encode()).fetchall(), 0
     every = [function for chapter in chapters() for function in public(market, functions_of(chapter.name))]
     with market.transaction(force_rollback=True):
@@ -403,7 +403,7 @@ def test_every_function_judges_an_interval_by_the_time_it_leads_to(market: Conne
             needed = [name for name, (_, optional) in known.items() if not optional or name.startswith("dedup_key")]
             usual = {name: (known[name][0], stood_in(USUAL.get(name, ["key"])[0], stand_ins)) for name in needed}
             if function == "create_queue":
-                usual["queue_name"] = ("text", "new")  # of one that exists nothing is judged
+                usual["queue_name"] = ("text", "new")  # of one that exists nothing is checked
             for name in (name for name, (kind, _) in known.items() if kind == "interval"):
                 for value in [*ODD, "1 day -24 hours", "-1 us", "178000000 years", "2147483647 days"]:
                     with market.transaction(force_rollback=True):
@@ -555,10 +555,10 @@ def words(path: list[str], command: click.Command, chance: random.Random, folder
 def alarm() -> Iterator[None]:
     """Raise what nobody takes for an error of a command when the time is over."""
 
-    def ring(*_: object) -> None:
+    def on_alarm(*_: object) -> None:
         raise BaseException(f"still busy after {LONGEST} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, on_alarm)
     signal.alarm(LONGEST)
     try:
         yield
@@ -618,7 +618,7 @@ TASKS: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueRequeueOperator: {"queue_name": "orders"},
     PgQueueSparkOperator: {"pipeline": "drain", "arguments": {"queue": "{{ params.queue }}"}},
     PgQueueSetupOperator: {},
-    PgQueueUpkeepOperator: {},
+    PgQueueMaintenanceOperator: {},
 }
 """Each task with the least that it needs."""
 OTHERS: dict[type[Any], dict[str, Any]] = {
@@ -644,8 +644,8 @@ REFUSED: dict[str, list[Any]] = {
     "poll_interval": [*NO_SECONDS, 0],
     "timeout": [-1, "60", float("nan"), float("inf"), timedelta(days=-1)],
     "wait_timeout": ["60", timedelta(-1)],
-    "ring_every": [*NO_SECONDS],
-    "ring_after": [*NO_SECONDS],
+    "notify_every": [*NO_SECONDS],
+    "notify_after": [*NO_SECONDS],
     "max_wait": ["10", -1, float("nan")],
     "min_messages": [*NO_WHOLE, 0],
     "max_messages": [*NO_WHOLE, 0],

@@ -26,7 +26,7 @@ def use(cluster: Cluster, clones: Clones, statement: str) -> str:
     return name
 
 
-@pytest.mark.parametrize("statement", ["SELECT messages.upkeep_mode()", "SELECT count(*) FROM messages.message"])
+@pytest.mark.parametrize("statement", ["SELECT messages.maintenance_mode()", "SELECT count(*) FROM messages.message"])
 def test_a_database_that_was_only_read_serves_again(cluster: Cluster, clones: Clones, statement: str) -> None:
     assert use(cluster, clones, statement) == use(cluster, clones, statement)
 

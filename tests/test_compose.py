@@ -213,7 +213,7 @@ def test_init_sets_everything_up_with_any_password_and_twice_does_no_harm(
     with psycopg.connect(server.dsn(QUEUE_DATABASE), password=PASSWORD) as conn:
         queues = conn.execute("SELECT array_agg(queue_name ORDER BY queue_name) FROM messages.queue").fetchone()
         departures = conn.execute("SELECT count(*) FROM flights.departure").fetchone()
-        lag = conn.execute("SELECT severity FROM messages.health() WHERE check_name = 'upkeep_lag'").fetchone()
+        lag = conn.execute("SELECT severity FROM messages.health() WHERE check_name = 'maintenance_lag'").fetchone()
     assert queues == (sorted({"default", *_queues_of_the_setup_dag()}),)
     assert (departures, lag) == ((0,), ("ok",))
     with psycopg.connect(server.dsn(AIRFLOW_DATABASE), password=PASSWORD) as conn:

@@ -142,7 +142,7 @@ def test_a_message_is_in_exactly_one_place_with_one_final_result(connect: Connec
     stop.set()
     watcher.join()
     conn = connect()
-    until(lambda: (lease(conn, 1000, timedelta(milliseconds=1)), run(conn, verbs.upkeep()), depth(conn) == 0)[-1])
+    until(lambda: (lease(conn, 1000, timedelta(milliseconds=1)), run(conn, verbs.maintain()), depth(conn) == 0)[-1])
     assert wrong == []
     assert sorted(row[0] for row in archived(conn)) == sorted(published)
     assert all(row[2] <= 3 for row in archived(conn))
@@ -232,7 +232,7 @@ def test_kill_9_of_a_consumer_loses_nothing_and_counts_an_attempt(dsn: str, conn
     assert archived(conn) == []
 
 
-def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Queue) -> None:
+def test_an_expired_lease_is_found_without_any_maintenance(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
     run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
     first = lease(conn, 3, SHORT)
@@ -240,7 +240,7 @@ def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Q
     again = until(lambda: lease(other, 3))
     assert [message.id for message in again] == [message.id for message in first]
     assert 0.2 < time.monotonic() - started < 1.0
-    assert conn.execute("SELECT count(finished_at) FROM messages.upkeep_run").fetchone() == (0,)
+    assert conn.execute("SELECT count(finished_at) FROM messages.maintenance_run").fetchone() == (0,)
 
 
 # 3. One unexpired lease, and the token is the fence ------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_messages_come_by_priority_then_oldest_first(connect: Connect, queue: Qu
 # 6. NOTIFY and pg_cron add speed only --------------------------------------------------------------------------------
 
 
-def test_a_worker_needs_neither_notify_nor_upkeep(dsn: str, connect: Connect, queue: Queue) -> None:
+def test_a_worker_needs_neither_notify_nor_maintenance(dsn: str, connect: Connect, queue: Queue) -> None:
     conn = connect()
     queue("orders", notify="off")
     consumer = Consumer(queue_name="orders", handle=lambda message: None)
@@ -381,17 +381,17 @@ def test_a_worker_needs_neither_notify_nor_upkeep(dsn: str, connect: Connect, qu
         until(lambda: len(archived(conn)) == 1)
 
 
-def test_eight_upkeeps_at_once_archive_each_message_once(connect: Connect, queue: Queue) -> None:
+def test_eight_maintenance_runs_at_once_archive_each_message_once(connect: Connect, queue: Queue) -> None:
     conn = connect()
     run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(2000))))
     lease(conn, 2000, timedelta(milliseconds=1))
     until_leases_expire(conn)
     sessions = [connect() for _ in range(8)]
-    # Half of them without the lock that lets one upkeep in at a time: what it does must be safe by itself.
-    calls = ["SELECT messages.upkeep()" if number % 2 else "SELECT messages.end_due('orders')" for number in range(8)]
+    # Half of them without the lock that lets one maintenance run in at a time: what it does must be safe by itself.
+    calls = ["SELECT messages.maintain()" if number % 2 else "SELECT messages.end_due('orders')" for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda pair: pair[0].execute(pair[1]), zip(sessions, calls, strict=True)))
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     rows = archived(conn)
     assert depth(conn) == 0
     assert len(rows) == len({row[0] for row in rows}) == 2000

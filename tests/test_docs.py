@@ -281,11 +281,11 @@ def test_the_example_of_the_readme_wakes_and_packs_the_order(
     exec(compile(example, "README.md", "exec"), documented)
 
     conn.execute(publish.encode())
-    doorbell = asyncio.run(asyncio.wait_for(_first_event(documented["arrived"].trigger), 20))
+    notification = asyncio.run(asyncio.wait_for(_first_event(documented["arrived"].trigger), 20))
     ti = SimpleNamespace(dag_id="pack_orders", run_id="r", task_id="pack", map_index=-1, try_number=1, max_tries=1)
     counts = documented["dag"].get_task("pack").execute({"ti": ti})
 
-    assert (doorbell["queue_name"], doorbell["ready"]) == ("orders", 1)
+    assert (notification["queue_name"], notification["ready"]) == ("orders", 1)
     assert counts == {"success": 1}
     assert "of orders" in capsys.readouterr().out
     assert conn.execute("SELECT message, result FROM messages.message_archive").fetchall() == [
@@ -362,18 +362,18 @@ def test_a_worker_that_follows_the_raw_conventions_archives_its_message_once(
 ) -> None:
     worker.execute(raw("listen"))
     (published,) = conn.execute(raw("publish")).fetchone() or (None,)
-    (rung,) = [int(note.payload) for note in worker.connection.notifies(timeout=5, stop_after=1)]
+    (notified,) = [int(note.payload) for note in worker.connection.notifies(timeout=5, stop_after=1)]
     ((looked,),) = worker.execute(raw("look")).fetchall()
-    body, fence = worker.execute(raw("lock"), [rung]).fetchone() or (None, None)
+    body, fence = worker.execute(raw("lock"), [notified]).fetchone() or (None, None)
 
-    assert rung == looked == published
+    assert notified == looked == published
     assert body == {"order_id": 7}
     assert conn.execute("SELECT id FROM messages.lease('default')").fetchall() == []
-    assert worker.execute(raw("lock"), [rung]).fetchall() == []
-    assert worker.execute(raw("finish"), [rung, fence, "success", None]).fetchall() == [(rung,)]
-    assert worker.execute(raw("finish"), [rung, fence, "success", None]).fetchall() == []
+    assert worker.execute(raw("lock"), [notified]).fetchall() == []
+    assert worker.execute(raw("finish"), [notified, fence, "success", None]).fetchall() == [(notified,)]
+    assert worker.execute(raw("finish"), [notified, fence, "success", None]).fetchall() == []
     assert conn.execute("SELECT id, result, attempts FROM messages.message_archive").fetchall() == [
-        (rung, "success", 1)
+        (notified, "success", 1)
     ]
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (0,)
 

@@ -116,7 +116,7 @@ def test_a_dump_is_restored_with_all_its_messages(cluster: Cluster, conn: Connec
     try:
         printed = shell(block("backup.md", "shell: restore").replace("restored", restored))
         with psycopg.connect(cluster.dsn(restored), autocommit=True) as copy:
-            copy.execute("SELECT messages.upkeep()")
+            copy.execute("SELECT messages.maintain()")
             left = copy.execute("SELECT message FROM messages.lease('orders', 10) ORDER BY id").fetchall()
             done = copy.execute("SELECT message, result FROM messages.message_archive").fetchall()
             (new,) = copy.execute("SELECT messages.publish('orders', '4')").fetchone() or (0,)

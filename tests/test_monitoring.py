@@ -42,7 +42,7 @@ def orders(conn: Connection, queue: Queue) -> str:
     held = run(conn, verbs.lease("orders", max_messages=3))
     run(conn, verbs.archive(held[0].lock_token, [held[0].id]))
     run(conn, verbs.archive(held[0].lock_token, [held[1].id], result="failed"))
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     note(conn)
     # Rates are of minutes that are over.
     conn.execute("UPDATE messages.history SET bucket_at = bucket_at - interval '2 minutes' WHERE grain = 'minute'")
@@ -158,7 +158,7 @@ def test_counters_only_grow(conn: Connection, orders: str) -> None:
     assert value(found, "pgqueue_published_messages_total", queue="orders") == 7
     assert value(found, "pgqueue_finished_messages_total", queue="orders", result="success") == 5
     run(conn, verbs.drop_queue("orders", force=True))
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert "orders" not in str(run(conn, verbs.metrics()))
 
 

@@ -48,8 +48,8 @@ def test_the_demo_ends_with_what_became_of_the_flights(flights: Connection) -> N
     [
         "INSERT INTO flights.departure VALUES (3)",
         "DELETE FROM messages.archive_rows WHERE id = (SELECT min(id) FROM messages.archive_rows)",
-        "UPDATE messages.archive_rows SET remedy = NULL, remedied_at = NULL, remedied_by = NULL, dismissed_for = NULL"
-        " WHERE remedy = 'dismissed'",
+        "UPDATE messages.archive_rows SET resolution = NULL, resolved_at = NULL, resolved_by = NULL,"
+        " dismissed_for = NULL WHERE resolution = 'dismissed'",
     ],
     ids=["an effect twice", "a message lost", "a dead message open"],
 )

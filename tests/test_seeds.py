@@ -104,23 +104,23 @@ def test_s0_the_warning_is_in_the_server_log(cluster: Cluster, conn: Connection)
     assert "SECRET-BODY-OF-S0" not in log
 
 
-def test_s0_without_workers_messages_wait_and_upkeep_notifies_again(connect: Connect) -> None:
+def test_s0_without_workers_messages_wait_and_maintenance_notifies_again(connect: Connect) -> None:
     conn, worker = connect(), connect()
     ids = [raw_publish(conn, n) for n in range(3)]
     worker.execute("LISTEN new_message")
-    assert run(conn, verbs.upkeep())["rung"] == 3
+    assert run(conn, verbs.maintain())["notified"] == 3
     again = [notify.payload for notify in worker.notifies(timeout=5, stop_after=3)]
     assert again == [str(id_) for id_ in ids]
     assert depth(conn) == 3
 
 
-def test_s0_a_worker_that_dies_leaves_a_lock_that_upkeep_archives_as_lock_expired(connect: Connect) -> None:
+def test_s0_a_worker_that_dies_leaves_a_lock_that_maintenance_archives_as_lock_expired(connect: Connect) -> None:
     conn = connect()
     conn.execute("SELECT messages.alter_queue('default', max_attempts => 1)")
     id_ = raw_publish(conn, 1)
     assert raw_lock(connect(), id_, "1 millisecond")
     until_leases_expire(conn)
-    assert run(conn, verbs.upkeep())["archived"] == 1
+    assert run(conn, verbs.maintain())["archived"] == 1
     assert (depth(conn), results(conn)) == (0, ["lock_expired"])
 
 
@@ -188,10 +188,10 @@ def test_s0_a_consumer_ends_what_exceeds_its_handler_timeout_as_lock_expired(con
 def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
         conn.execute("SELECT messages.alter_queue('default', max_attempts => 1)")
-        assert run(conn, verbs.install_cron(CRON_ROLE)) == "messages:upkeep"
-        assert run(conn, verbs.install_cron(CRON_ROLE)) == "messages:upkeep"
+        assert run(conn, verbs.install_cron(CRON_ROLE)) == "messages:maintenance"
+        assert run(conn, verbs.install_cron(CRON_ROLE)) == "messages:maintenance"
         assert conn.execute("SELECT count(*) FROM cron.job").fetchone() == (1,)
-        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
+        assert run(conn, verbs.maintenance_mode()) == "pg_cron"
         conn.execute(
             "SELECT cron.schedule('every minute', '* * * * *',"
             " $$ INSERT INTO messages.message (message) VALUES ('\"scheduled\"') $$)"
@@ -202,12 +202,12 @@ def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn:
             "SELECT FROM messages.message WHERE message = '\"scheduled\"'"
             " AND EXISTS (SELECT FROM messages.message_archive WHERE result = 'lock_expired')"
             # It looks at the queues first, in transactions of its own.
-            " AND EXISTS (SELECT FROM messages.upkeep_run WHERE finished_at IS NOT NULL)"
+            " AND EXISTS (SELECT FROM messages.maintenance_run WHERE finished_at IS NOT NULL)"
         )
         until(lambda: conn.execute(done).rowcount, timeout=120, what="a minute of pg_cron")
-        assert conn.execute("SELECT done_by FROM messages.upkeep_run").fetchone() == ("pg_cron",)
+        assert conn.execute("SELECT done_by FROM messages.maintenance_run").fetchone() == ("pg_cron",)
         assert run(conn, verbs.uninstall_cron()) == 1
-        assert run(conn, verbs.upkeep_mode()) == "airflow"
+        assert run(conn, verbs.maintenance_mode()) == "airflow"
 
 
 def test_s0_where_there_is_no_pg_cron_in_the_database_the_error_says_what_to_do(conn: Connection) -> None:
@@ -259,7 +259,7 @@ def test_s1_a_delete_removes_a_message_without_a_trace(connect: Connect, queue: 
     assert conn.execute("DELETE FROM messages.message WHERE id = %s", [message.id]).rowcount == 1
     with pytest.raises(LeaseLost):
         run(conn, verbs.archive(message.lock_token, [message.id]))
-    assert run(conn, verbs.upkeep())["archived"] == 0
+    assert run(conn, verbs.maintain())["archived"] == 0
     assert (depth(conn), results(conn), heard(listening, 0.2)) == (0, [], [])
 
 
@@ -281,7 +281,7 @@ def test_s2_a_job_has_a_reference_a_later_visibility_and_an_expiry(connect: Conn
     assert run(conn, verbs.lease("jobs", max_messages=10)) == []
     (message,) = until(lambda: run(conn, verbs.lease("jobs", max_messages=10)))
     assert (message.body, message.reference) == (1, "invoice-7")
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     assert results(conn) == ["expired"]
 
 
@@ -392,7 +392,7 @@ def test_ids_are_bigint_and_the_archive_keeps_them(connect: Connect, queue: Queu
 def test_a_backlog_is_notified_a_bounded_number_of_times(connect: Connect, queue: Queue) -> None:
     conn = connect()
     run(conn, verbs.publish_batch(queue("orders"), list(range(500))))
-    assert run(conn, verbs.upkeep())["rung"] == 100
+    assert run(conn, verbs.maintain())["notified"] == 100
 
 
 def test_nothing_of_ours_is_in_public(conn: Connection) -> None:

@@ -104,7 +104,7 @@ def until_ended(conn: psycopg.Connection[Any]) -> None:
 
 
 def heard(listener: psycopg.Connection[Any]) -> list[str]:
-    """Return for which messages a session was rung until now, by a notification that ends them."""
+    """Return for which messages a session was notified until now, by a notification that ends them."""
     listener.execute("NOTIFY new_message, 'the end'")
     return list(takewhile("the end".__ne__, (one.payload for one in listener.notifies(timeout=PATIENCE))))
 

@@ -68,19 +68,19 @@ class AirflowClient:
         """Wait until all components are healthy; with `since`, by a heartbeat after that time.
 
         Airflow calls a component healthy for 30 s after its last heartbeat, so also one that was just killed. `before`
-        is called before each look.
+        is called before each poll.
         """
 
-        def look() -> Any:
+        def poll() -> Any:
             before()
             return self.health()
 
-        _wait(look, lambda health: all(_healthy(health, name, since) for name in COMPONENTS), timeout, "health")
+        _wait(poll, lambda health: all(_healthy(health, name, since) for name in COMPONENTS), timeout, "health")
 
     def wait_for_dag(self, dag_id: str) -> None:
         """Wait until the DAG was parsed; fails with the import errors if there are some by then."""
 
-        def look() -> Any:
+        def poll() -> Any:
             try:
                 return self.get(f"dags/{quote(dag_id)}")
             except ApiError as error:
@@ -88,7 +88,7 @@ class AirflowClient:
                     raise
                 return self.import_errors()
 
-        _wait(look, lambda answer: isinstance(answer, dict), 300.0, f"DAG {dag_id!r}")
+        _wait(poll, lambda answer: isinstance(answer, dict), 300.0, f"DAG {dag_id!r}")
 
     def import_errors(self) -> list[str]:
         """Return the errors of DAG files that could not be parsed."""
@@ -210,9 +210,9 @@ def _run_path(dag_id: str, run_id: str) -> str:
     return f"dags/{quote(dag_id, safe='~')}/dagRuns/{quote(run_id, safe='~')}"
 
 
-def _wait(look: Callable[[], Any], enough: Callable[[Any], bool], timeout: float, what: str) -> Any:
+def _wait(poll: Callable[[], Any], enough: Callable[[Any], bool], timeout: float, what: str) -> Any:
     give_up_at = time.monotonic() + timeout
-    while not enough(seen := look()):
+    while not enough(seen := poll()):
         if time.monotonic() > give_up_at:
             raise TimeoutError(f"no {what} within {timeout:.0f} s; last seen: {seen}")
         time.sleep(0.5)

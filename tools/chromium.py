@@ -117,7 +117,7 @@ class Browser:
         """Write into the field that has the focus."""
         self.call("Input.insertText", text=text)
 
-    def look(self, *, width: int, height: int, dark: bool = False) -> None:
+    def resize(self, *, width: int, height: int, dark: bool = False) -> None:
         """Be a window of this size, with a preference for light or dark colours."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         mode = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -25,13 +25,13 @@ from tools.reconciliation import Account, read_account
 ALL_FLIGHTS = 336_776
 PROBES = 12
 STALLED = 60.0  # seconds
-DAGS = ("pgqueue_setup", "pgqueue_publish", "pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_wakeups")
+DAGS = ("pgqueue_setup", "pgqueue_publish", "pgqueue_consume_on_event", "pgqueue_resolve_dead", "pgqueue_wakeups")
 console = Console(soft_wrap=True)
 
 _WAITING = "SELECT count(*) FROM messages.message WHERE queue_name = 'flights'"
 _FINISHED = "SELECT count(*) FROM messages.message_archive WHERE queue_name = 'flights'"
 _PUBLISHED = f"SELECT ({_WAITING} AND requeued_from IS NULL) + ({_FINISHED} AND requeued_from IS NULL)"
-_UNREMEDIED = "SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'"
+_OPEN = "SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'"
 _PROBED = "SELECT count(*) FROM messages.message_archive WHERE queue_name = 'wakeups'"
 _HOLDERS = "SELECT DISTINCT locked_by FROM messages.message WHERE queue_name = 'flights' AND lock_expires_at > now()"
 _HELD = "SELECT count(*) FROM messages.message WHERE locked_by = %s"
@@ -103,7 +103,7 @@ class Demo:
     def __init__(self, stack: Stack, conn: psycopg.Connection[Any], flights: int | None) -> None:
         self.stack = stack
         self.client = stack.client
-        self.upkeep = ""
+        self.maintenance = ""
         self.conn = conn
         self.flights = flights
         self.expected = min(flights or ALL_FLIGHTS, ALL_FLIGHTS)
@@ -114,16 +114,14 @@ class Demo:
         """Run all steps, print the summary, and return the account."""
         with step("Installing the queue (DAG pgqueue_setup)"):
             self._install()
-            console.print(f"  upkeep: [bold]{self.upkeep}")
+            console.print(f"  maintenance: [bold]{self.maintenance}")
         started = time.monotonic()
         with step(
             f"Publishing and consuming {self.expected:,} flights (DAGs pgqueue_publish, pgqueue_consume_on_event)"
         ):
             self._process()
-        with step("Remediating and requeuing the dead messages"):
-            self._wait(
-                lambda: self._number(_UNREMEDIED) + self._number(_WAITING) == 0, "dead messages without a remedy"
-            )
+        with step("Resolving and requeuing the dead messages"):
+            self._wait(lambda: self._number(_OPEN) + self._number(_WAITING) == 0, "open dead messages")
         elapsed = time.monotonic() - started
         with step(f"Measuring the time from commit to lease with {PROBES} single messages (DAG pgqueue_wakeups)"):
             self._probe()
@@ -135,7 +133,7 @@ class Demo:
         run_id = self.client.trigger("pgqueue_setup")
         if (state := self.client.wait_for_run("pgqueue_setup", run_id)) != "success":
             raise SetupError(f"pgqueue_setup ended as {state}. Logs are in {self.stack.home}.")
-        self.upkeep = self.client.xcom("pgqueue_setup", run_id, "install")["upkeep_mode"]
+        self.maintenance = self.client.xcom("pgqueue_setup", run_id, "install")["maintenance_mode"]
 
     def _process(self) -> None:
         run_id = self.client.trigger("pgqueue_publish", {"flights": self.flights} if self.flights else {})
@@ -212,7 +210,7 @@ class Demo:
             "from commit to lease", f"p50 {account.until_leased[0]:.2f} s, p95 {account.until_leased[1]:.2f} s"
         )
         table.add_row("connections that wait", f"{self.listeners[0]} for {self.listeners[1]} waiting triggers")
-        table.add_row("upkeep", self.upkeep)
+        table.add_row("maintenance", self.maintenance)
         console.print(table)
         sign = "=" if account.balances else "≠"
         console.print(

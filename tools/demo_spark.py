@@ -121,7 +121,7 @@ class Demo:
 
     def _drain(self) -> dict[str, Any]:
         # It ends with status 1 when messages died, which are repaired next.
-        return self._pipeline("drain", "--queue", QUEUE, "--function", "flights_on_spark:judge", ends_with=(0, 1))
+        return self._pipeline("drain", "--queue", QUEUE, "--function", "flights_on_spark:check", ends_with=(0, 1))
 
     def _pipeline(self, *arguments: str, ends_with: Sequence[int] = (0,)) -> dict[str, Any]:
         command = [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[2]", *arguments]

@@ -26,7 +26,7 @@ _SMOKE: Final = tuple(
     f"tests/airflow_layer/test_{name}.py" for name in ("decorator", "operators", "provider_info", "sensors")
 )
 _SHORT: Final = (
-    "tests/e2e/test_airflow.py::test_the_setup_dag_says_who_does_the_upkeep",
+    "tests/e2e/test_airflow.py::test_the_setup_dag_says_who_runs_maintenance",
     "tests/e2e/test_airflow.py::test_every_dag_is_parsed_without_an_error",
     "tests/e2e/test_airflow.py::test_a_notify_ends_a_deferred_sensor_without_a_worker",
     "tests/e2e/test_airflow.py::test_kill_9_of_the_triggerer_loses_nothing",

@@ -25,7 +25,7 @@ SELECT (SELECT count(*) - count(DISTINCT id) FROM messages.message_archive) AS a
        (SELECT count(*) FROM messages.message JOIN messages.message_archive USING (id)) AS in_both,
        (SELECT count(*) FROM flights.departure) AS departures,
        (SELECT count(*) FROM messages.message_archive
-         WHERE queue_name = 'flights' AND remedy = 'dismissed') AS dismissed,
+         WHERE queue_name = 'flights' AND resolution = 'dismissed') AS dismissed,
        (SELECT count(*) FROM messages.message_archive WHERE queue_name = 'flights' AND attempts > 1) AS delivered_again,
        (SELECT count(DISTINCT handled_by) FROM messages.message_archive WHERE queue_name = 'flights') AS consumers,
        (SELECT extract(epoch FROM max(created_at) - min(created_at))::float FROM messages.message_archive

@@ -40,13 +40,13 @@ class Standalone:
     def start(self) -> None:
         """Start the master and the workers; return when they know each other."""
         self._start("master", "127.0.0.1", "master.Master", "--host", "127.0.0.1")
-        self._url = self._said("master", _MASTER)[1]
+        self._url = self._logged("master", _MASTER)[1]
         for address in ("127.0.0.1", "127.0.0.2"):
             work = ("--work-dir", str(self.home / f"work-{address}"))
             size = ("--host", address, "--cores", str(self.cores), "--memory", f"{512 * self.cores}m")
             self._start(address, address, "worker.Worker", *size, *work, self._url)
         for address in ("127.0.0.1", "127.0.0.2"):
-            self._said(address, re.compile("Successfully registered with master"))
+            self._logged(address, re.compile("Successfully registered with master"))
 
     def submit(
         self,
@@ -135,7 +135,7 @@ class Standalone:
         own |= {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": address}
         return kept | own | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
-    def _said(self, name: str, what: re.Pattern[str]) -> re.Match[str]:
+    def _logged(self, name: str, what: re.Pattern[str]) -> re.Match[str]:
         deadline = time.monotonic() + 180
         while not (found := what.search((self.home / f"{name}.err").read_text())):
             if time.monotonic() > deadline:

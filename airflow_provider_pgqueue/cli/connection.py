@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import psycopg
 
 from airflow_provider_pgqueue.cli.settings import Settings
-from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.cli.text import print_text
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import check_version, connect, parameters, pause_after
@@ -80,9 +80,9 @@ def open_connection(settings: Settings) -> Connection:
 
 @dataclass
 class Lasting:
-    """A connection that is opened again when it breaks, for commands that look until Ctrl-C.
+    """A connection that is opened again when it breaks, for commands that poll until Ctrl-C.
 
-    Set `failures` to 0 after each look that succeeded: the pauses grow with it.
+    Set `failures` to 0 after each poll that succeeded: the pauses grow with it.
     """
 
     settings: Settings
@@ -97,7 +97,7 @@ class Lasting:
             self.conn.close()
             self.failures += 1
             pause = pause_after(self.failures)
-            say(f"{why_again(error)}; next try in {pause:.1f} s", err=True)
+            print_text(f"{why_again(error)}; next try in {pause:.1f} s", err=True)
             time.sleep(pause)
             try:
                 self.conn = open_connection(self.settings)

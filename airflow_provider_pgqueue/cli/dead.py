@@ -7,7 +7,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import ask
 from airflow_provider_pgqueue.cli.output import records, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
-from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.cli.text import print_text
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -33,4 +33,4 @@ def dead(settings: Settings, queue: str | None) -> None:
         settings, "causes", rows if settings.as_json else [{**row, "cause": row["fingerprint"]} for row in rows], _CAUSE
     )
     if len(shown) < len(causes):
-        say(f"… and {quantity(len(causes) - len(shown), 'more cause')}: --json has them all")
+        print_text(f"… and {quantity(len(causes) - len(shown), 'more cause')}: --json has them all")

@@ -1,4 +1,4 @@
-"""The remedies of dead messages: published again, or dismissed."""
+"""The resolutions of dead messages: published again, or dismissed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import Connection, connected, status_for
 from airflow_provider_pgqueue.cli.fix import log_to_stderr
 from airflow_provider_pgqueue.cli.json_lines import read_message
-from airflow_provider_pgqueue.cli.options import confirm, duration, fingerprint, time_options, yes_option
+from airflow_provider_pgqueue.cli.options import cause, confirm, duration, time_options, yes_option
 from airflow_provider_pgqueue.cli.output import records, show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import verbs
@@ -75,7 +75,7 @@ class Which:
     ) -> DeadFilter:
         """Return the choice of those with some results."""
         # What takes several transactions must not take what it has requeued and what died again meanwhile.
-        in_parts = in_parts or self.max_messages > TUNING.remedies_at_once
+        in_parts = in_parts or self.max_messages > TUNING.resolutions_at_once
         until = datetime.now(UTC) if self.until is None and in_parts else self.until
         return DeadFilter(
             self.queue,
@@ -109,9 +109,9 @@ class Which:
         left: Counter[str] = Counter()
         return left if self.results else self.waiting(conn, [one for one in DEAD_RESULTS if one not in self.taken])
 
-    def remedied(self, conn: Connection) -> list[int]:
+    def resolved(self, conn: Connection) -> list[int]:
         """Return those of the ids that somebody has requeued or dismissed already."""
-        found = run(conn, verbs.remedies(self.ids))
+        found = run(conn, verbs.resolutions(self.ids))
         return sorted(found)
 
     def remaining(self, conn: Connection, done: int, which: DeadFilter) -> int:
@@ -121,7 +121,7 @@ class Which:
     def in_parts(self, take: Callable[[int], list[T]], most: int) -> list[T]:
         """Take so many messages at a time that no transaction is long, and return all that were taken."""
         taken: list[T] = []
-        while size := min(TUNING.remedies_at_once, most - len(taken)):
+        while size := min(TUNING.resolutions_at_once, most - len(taken)):
             some = take(size)
             taken += some
             if len(some) < size:
@@ -139,7 +139,7 @@ _OPTIONS: Final = (
         "--cause",
         "causes",
         multiple=True,
-        type=fingerprint,
+        type=cause,
         help="Only messages of this cause, as `pgqueue dead` prints it; can be repeated.",
     ),
     click.option("--reference", help="Only messages with this reference, the key of the publisher."),
@@ -227,16 +227,16 @@ def requeue(
     bodies = None if message is None else {which.ids[0]: read_message(message).text}
     with connected(settings) as conn:
         waiting, left = which.waiting(conn, which.taken), which.left(conn)
-        chosen, before = which.filter(which.taken, max_requeues, in_parts=canary is not None), which.remedied(conn)
+        chosen, before = which.filter(which.taken, max_requeues, in_parts=canary is not None), which.resolved(conn)
         if dry_run:
             would = len(run(conn, verbs.dead_ids(chosen, max_messages=which.max_messages)))
-            looked = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting, "left_out": left}
-            show(settings, looked, f"would requeue {_what(would, waiting, which)}{_left(left)}{_before(before)}.")
+            preview = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting, "left_out": left}
+            show(settings, preview, f"would requeue {_what(would, waiting, which)}{_left(left)}{_before(before)}.")
             return 0
         who = f"pgqueue {process_name()}" + (f" canary {uuid4()}" if canary else "")
 
         def take(size: int) -> list[Requeued]:
-            statement = verbs.requeue_dead(chosen, max_messages=size, bodies=bodies, delay=delay, remedied_by=who)
+            statement = verbs.requeue_dead(chosen, max_messages=size, bodies=bodies, delay=delay, resolved_by=who)
             return run(conn, statement)
 
         first = min(canary or which.max_messages, which.max_messages)
@@ -272,7 +272,7 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
     They stay in the archive with the reason, and are no longer listed as dead.
     """
     with connected(settings) as conn:
-        waiting, left, before = which.waiting(conn, which.taken), which.left(conn), which.remedied(conn)
+        waiting, left, before = which.waiting(conn, which.taken), which.left(conn), which.resolved(conn)
         number = min(sum(waiting.values()), which.max_messages)
         if dry_run:
             found = {"queue_name": which.queue, "would_dismiss": number, "waiting": waiting, "left_out": left}
@@ -281,7 +281,7 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
         chosen, who = which.filter(which.taken), f"pgqueue {process_name()}"
         done = which.in_parts(
-            lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, remedied_by=who)),
+            lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, resolved_by=who)),
             which.max_messages,
         )
         remaining = which.remaining(conn, len(done), chosen)
@@ -298,7 +298,7 @@ def _what(number: int, waiting: Counter[str], which: Which) -> str:
     whole = sum(waiting.values())
     if which.max_messages < whole and number == which.max_messages:
         return f"the oldest {number:,} of {quantity(whole)} of {which}: {by_result}"
-    none = which.causes and f"no message without a remedy has the cause {' or '.join(which.causes)}"
+    none = which.causes and f"no open dead message has the cause {' or '.join(which.causes)}"
     return f"{quantity(number)} of {which}: {by_result or none or 'none are waiting without a lease'}"
 
 

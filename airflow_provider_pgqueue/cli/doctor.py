@@ -11,7 +11,7 @@ import psycopg
 from airflow_provider_pgqueue.cli.connection import Connection, open_connection
 from airflow_provider_pgqueue.cli.output import records, span, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
-from airflow_provider_pgqueue.cli.text import one_line, printable, say
+from airflow_provider_pgqueue.cli.text import one_line, print_text, printable
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import check_version, current_version
@@ -40,7 +40,7 @@ _USES: Final = {
     "publish": ("publish", "publish_batch"),
     "consume": ("lease", "extend", "archive", "release"),
     "observe": ("status", "health"),
-    "run the upkeep": ("upkeep",),
+    "run maintenance": ("maintain",),
     "read the archive": ("archive_log_end", "split_archive_log"),
 }
 
@@ -56,7 +56,7 @@ _USES: Final = {
 @click.option("--all", "show_all", is_flag=True, help="List also the checks that found no problem.")
 @with_settings
 def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
-    """Look for problems: connection, schema, privileges, upkeep, health.
+    """Look for problems: connection, schema, privileges, maintenance, health.
 
     Each problem comes with its fix, the most severe first. The exit status is 1 if there is one. A notice is no
     problem: something to know, such as a check for which this login lacks a privilege.
@@ -65,12 +65,12 @@ def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
     bad = {"critical"} if fail_on == "critical" else {"critical", "warning"}
     sound = not any(finding.severity in bad for finding in findings)
     if settings.as_json:
-        say(to_text({"sound": sound, "findings": records(findings)}))
+        print_text(to_text({"sound": sound, "findings": records(findings)}))
         return 0 if sound else 1
     for finding in findings:
         if show_all or finding.severity != "ok":
-            say(_line(finding))
-    say(_summary(findings, show_all))
+            print_text(_line(finding))
+    print_text(_summary(findings, show_all))
     return 0 if sound else 1
 
 
@@ -114,7 +114,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
             return
         yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
         yield _privileges(conn)
-        yield from _upkeep(conn)
+        yield from _maintenance(conn)
         yield from _health(conn)
 
 
@@ -153,7 +153,7 @@ def _privileges(conn: Connection) -> Finding:
     if on_tables:
         uses.append("work on the tables with plain SQL")
     half = [names for names in _USES.values() if may.intersection(names) and not may.issuperset(names)]
-    # An upkeep role sees health without status, and that is all right.
+    # A maintenance role sees health without status, and that is all right.
     half = [names for names in half if not (uses and names == _USES["observe"])]
     who = f"role {conn.info.user}"
     if half:
@@ -175,19 +175,19 @@ def _privileges(conn: Connection) -> Finding:
     )
 
 
-def _upkeep(conn: Connection) -> Iterator[Finding]:
+def _maintenance(conn: Connection) -> Iterator[Finding]:
     try:
-        mode = run(conn, verbs.upkeep_mode())
+        mode = run(conn, verbs.maintenance_mode())
         queues = run(conn, verbs.status())
     except PermissionDenied as error:
-        yield _refused(conn, "upkeep_mode", "notice", error)
+        yield _refused(conn, "maintenance_mode", "notice", error)
         return
     except (psycopg.Error, PgQueueError) as error:
-        yield Finding("upkeep_mode", "warning", one_line(str(error)))
+        yield Finding("maintenance_mode", "warning", one_line(str(error)))
         return
-    age = queues[0].upkeep_age if queues else None
+    age = queues[0].maintenance_age if queues else None
     last = f"it last ran {span(age)} ago" if age is not None else "it has never run"
-    yield Finding("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
+    yield Finding("maintenance_mode", "ok", f"maintenance by {mode}; {last}")
 
 
 def _health(conn: Connection) -> Iterator[Finding]:

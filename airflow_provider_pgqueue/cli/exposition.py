@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from airflow_provider_pgqueue.cli.output import Row
-from airflow_provider_pgqueue.cli.text import one_line, say
+from airflow_provider_pgqueue.cli.text import one_line, print_text
 from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 
 
@@ -23,25 +23,25 @@ def as_text(rows: Sequence[Row]) -> str:
     return text.decode()
 
 
-def serve(look: Callable[[], Sequence[Row]], host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+def serve(measure: Callable[[], Sequence[Row]], host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
     """Serve what `look` returns at each request, from a thread of its own; OSError if nobody can listen there.
 
     While `look` fails, the only metric is `pgqueue_up 0`, and stderr says why. No answer names a version.
     """
     ServerHandler.server_software = WSGIRequestHandler.server_version = "pgqueue"
     WSGIRequestHandler.sys_version = ""
-    return start_http_server(port, host, _registry(look))
+    return start_http_server(port, host, _registry(measure))
 
 
-def _registry(look: Callable[[], Sequence[Row]]) -> CollectorRegistry:
+def _registry(measure: Callable[[], Sequence[Row]]) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(_Rows(look))
+    registry.register(_Rows(measure))
     return registry
 
 
 class _Rows(Collector):
-    def __init__(self, look: Callable[[], Sequence[Row]]) -> None:
-        self._look = look
+    def __init__(self, measure: Callable[[], Sequence[Row]]) -> None:
+        self._measure = measure
 
     def describe(self) -> list[Metric]:
         """Return nothing: registering must not look."""
@@ -50,11 +50,11 @@ class _Rows(Collector):
     def collect(self) -> Iterator[Metric]:
         up = Metric("pgqueue_up", "1 if the database answered.", "gauge")
         try:
-            found = _families(self._look())
+            found = _families(self._measure())
         except (psycopg.Error, PgQueueError) as error:
             known = translate(error)
             said = str(known) if isinstance(known, PgQueueError) else type(error).__name__
-            say(f"no metrics: {one_line(said)}", err=True)
+            print_text(f"no metrics: {one_line(said)}", err=True)
             found = {}
         up.add_sample("pgqueue_up", {}, 1 if found else 0)
         yield up

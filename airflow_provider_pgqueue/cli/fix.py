@@ -18,7 +18,7 @@ _COMMANDS: Final = tuple(
         r"resume_queue\('([^']+)'\)": r"pgqueue queues resume \1",
         r"drop_queue\('([^']+)', force => true\)": r"pgqueue queues drop \1 --force",
         r"alter_queue\b(?!\()": "pgqueue queues alter",
-        r"upkeep\(\)": "pgqueue upkeep",
+        r"maintain\(\)": "pgqueue maintenance",
     }.items()
 )
 

@@ -1,4 +1,4 @@
-"""Installs, upgrades and removes the schema, and does its upkeep by hand."""
+"""Installs, upgrades and removes the schema, and runs its maintenance by hand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.core import installation, migrations
 from airflow_provider_pgqueue.core.errors import INSTALL, SchemaMissing
 from airflow_provider_pgqueue.core.installation import GROUPS
+from airflow_provider_pgqueue.core.maintenance import run_maintenance
 from airflow_provider_pgqueue.core.pgmq import install_names, names_of_pgmq
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query, sql_folder
-from airflow_provider_pgqueue.core.upkeep import do_upkeep
 
 _WITHOUT_ROLES = (
     "Until then GRANT messages_publisher TO shop and each other grant of a group role fails. To let a login publish "
@@ -29,18 +29,18 @@ _WITHOUT_ROLES = (
 @click.option(
     "--cron/--no-cron",
     default=None,
-    help="--cron: let pg_cron do the upkeep, or fail; --no-cron: remove its jobs. Default: use it if available.",
+    help="--cron: let pg_cron run maintenance, or fail; --no-cron: remove its jobs. Default: use it if available.",
 )
 @click.option(
     "--cron-role",
     metavar="NAME",
-    help="The login that pg_cron does the upkeep as. Default: this one; for a superuser messages_cron.",
+    help="The login that pg_cron runs maintenance as. Default: this one; for a superuser messages_cron.",
 )
 @click.option("--pgmq", is_flag=True, help="Also make schema pgmq, for the clients of PGMQ.")
 @click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
 @with_settings
 def install(settings: Settings, cron: bool | None, cron_role: str | None, pgmq: bool, print_sql: bool) -> None:
-    """Install or upgrade the schema; let pg_cron do the upkeep where it is available.
+    """Install or upgrade the schema; let pg_cron run maintenance where it is available.
 
     Run it after every upgrade of the package; running it twice does no harm.
     """
@@ -69,9 +69,10 @@ def _installed(found: dict[str, Any]) -> str:
     elif found["migrations_applied"]:
         groups = ", ".join(f"messages_{group}" for group in GROUPS)
         text += f" It has the group roles {groups}: GRANT messages_publisher TO shop."
-    if found["upkeep_mode"] == "pg_cron":
-        return f"{text} pg_cron does the upkeep."
-    return f"{text} pg_cron does not do the upkeep: run `pgqueue upkeep` or PgQueueUpkeepOperator every minute."
+    if found["maintenance_mode"] == "pg_cron":
+        return f"{text} pg_cron runs maintenance."
+    text += " pg_cron does not run maintenance:"
+    return f"{text} run `pgqueue maintenance` or PgQueueMaintenanceOperator every minute."
 
 
 def _install_script(cron: bool | None = None) -> str:
@@ -119,18 +120,20 @@ def _contents(conn: Connection) -> tuple[int, int]:
 
 @click.command()
 @with_settings
-def upkeep(settings: Settings) -> None:
-    """Do one round of the upkeep, which pg_cron or Airflow does every minute.
+def maintenance(settings: Settings) -> None:
+    """Run maintenance once, which pg_cron or Airflow does every minute.
 
     It ends expired leases, archives expired messages, notifies consumers of waiting ones and makes partitions of the
-    archive. Running it at the same time as another upkeep does no harm.
+    archive. Running it at the same time as another maintenance run does no harm.
 
-    The counts: freed, expired leases that it ended; archived, messages that had expired or were out of attempts; rung,
-    messages for which it notified consumers again; partitions_made and partitions_dropped, of the archive;
+    The counts: freed, expired leases that it ended; archived, messages that had expired or were out of attempts;
+    notified, messages for which it notified consumers again; partitions_made and partitions_dropped, of the archive;
     archive_deleted, archived messages whose retention had ended; cron_history_purged, old rows of its jobs in the
-    history of pg_cron; history_rows, what it recorded for the history. While another upkeep runs there is only skipped,
-    with the reason.
+    history of pg_cron; history_rows, what it recorded for the history. While another is in progress there is only
+    skipped, with the reason.
     """
     with connected(settings) as conn:
-        counts = do_upkeep(conn)
-    show_done(settings, counts, "did the upkeep: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + ".")
+        counts = run_maintenance(conn)
+    show_done(
+        settings, counts, "ran maintenance: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + "."
+    )

@@ -10,7 +10,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import ask
 from airflow_provider_pgqueue.cli.output import Row, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
-from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.cli.text import print_text
 from airflow_provider_pgqueue.core import verbs
 
 
@@ -30,15 +30,15 @@ def metrics(settings: Settings, listen: str | None, max_queues: int) -> None:
     Needs prometheus-client, except with --json. Each scrape queries the database once.
     """
 
-    def look() -> Sequence[Row]:
+    def measure() -> Sequence[Row]:
         return ask(settings, verbs.metrics(max_queues))
 
     if listen is not None:
-        _serve(look, *_address(listen))
+        _serve(measure, *_address(listen))
     elif settings.as_json:
-        say(to_text({"metrics": look()}))
+        print_text(to_text({"metrics": measure()}))
     else:
-        say(_exposition().as_text(look()).rstrip("\n"))
+        print_text(_exposition().as_text(measure()).rstrip("\n"))
 
 
 def _exposition() -> Any:
@@ -58,12 +58,12 @@ def _address(listen: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _serve(look: Callable[[], Sequence[Row]], host: str, port: int) -> None:
+def _serve(measure: Callable[[], Sequence[Row]], host: str, port: int) -> None:
     exposition = _exposition()
-    look()  # what is wrong from the beginning is said here, not to each scrape
+    measure()  # what is wrong from the beginning is said here, not to each scrape
     try:
-        server, thread = exposition.serve(look, host, port)
+        server, thread = exposition.serve(measure, host, port)
     except (OSError, OverflowError) as error:
         raise click.ClickException(f"cannot listen at {host}:{port}: {error}. Give another address.") from error
-    say(f"serving http://{host}:{server.server_port}/metrics", err=True)
+    print_text(f"serving http://{host}:{server.server_port}/metrics", err=True)
     thread.join()

@@ -32,8 +32,8 @@ def ago(text: str) -> datetime:
         return datetime.min.replace(tzinfo=UTC)
 
 
-def fingerprint(text: str) -> str:
-    """Convert an option that names a cause; click names it `FINGERPRINT` in the help."""
+def cause(text: str) -> str:
+    """Convert an option that names a cause; click names it `CAUSE` in the help."""
     if not is_fingerprint(text):
         raise click.BadParameter(f"{text[:40]!r} is not a cause. List the causes: pgqueue dead")
     return text

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.settings import Settings
-from airflow_provider_pgqueue.cli.text import printable, say
+from airflow_provider_pgqueue.cli.text import print_text, printable
 from airflow_provider_pgqueue.core.message import COUNTED, QueueStatus
 from airflow_provider_pgqueue.core.quantity import per_second
 
@@ -24,7 +24,7 @@ _WIDE = 100_000  # no terminal: nothing is cut
 
 def show(settings: Settings, value: Row, text: str) -> None:
     """Print one result: the sentence, or the object."""
-    say(to_text(value) if settings.as_json else printable(text))
+    print_text(to_text(value) if settings.as_json else printable(text))
 
 
 class DoneUnsaid(click.ClickException):
@@ -48,12 +48,12 @@ def show_done(settings: Settings, value: Row, text: str) -> None:
 def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Print rows: a table of `columns`, or one object that has all of them under `name`."""
     if settings.as_json:
-        say(to_text({name: rows}))
+        print_text(to_text({name: rows}))
     elif rows:
         made = console()
         made.print(fitting(rows, columns, made.width))
     else:
-        say(f"no {name}")
+        print_text(f"no {name}")
 
 
 def show_line(settings: Settings, value: Row, text: str) -> None:

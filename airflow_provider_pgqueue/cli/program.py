@@ -16,9 +16,9 @@ from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 
 # The help is repeated here, so that `pgqueue --help` loads no driver.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "install": ("install", "Install or upgrade the schema; let pg_cron do the upkeep where it is available."),
+    "install": ("install", "Install or upgrade the schema; let pg_cron run maintenance where it is available."),
     "uninstall": ("install", "Remove the schema with all queues, messages and archives."),
-    "doctor": ("doctor", "Look for problems: connection, schema, privileges, upkeep, health."),
+    "doctor": ("doctor", "Look for problems: connection, schema, privileges, maintenance, health."),
     "queues": ("queues", "List the queues and their policies; create, alter, drop, pause or resume one."),
     "publish": ("publish", "Publish JSON lines from a file or standard input."),
     "show": ("show", "Show everything recorded about one message, in the order of time."),
@@ -34,7 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "purge": ("messages", "Delete the waiting messages of a queue."),
     "export": ("export", "Export the completed partitions of the archive to Parquet."),
     "adopt-pgmq": ("pgmq", "Move a queue of the extension PGMQ here, while its publishers continue."),
-    "upkeep": ("install", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
+    "maintenance": ("install", "Run maintenance once, which pg_cron or Airflow does every minute."),
     "web": ("web", "Serve the Queues page on the loopback address, until Ctrl-C."),
 }
 
@@ -96,8 +96,8 @@ def report(error: BaseException, settings: Settings) -> int:
             # A function of the user raised it to end the process, and its text may quote a body.
             text = f"{type(error).__name__} ended the command. --debug shows its text."
     if settings.debug:
-        _say("".join(traceback.format_exception(error)))
-    _say(f"error: {text}")
+        _print_text("".join(traceback.format_exception(error)))
+    _print_text(f"error: {text}")
     return 1
 
 
@@ -106,17 +106,17 @@ def _refused(error: click.ClickException) -> int:
         error.show()
         return error.exit_code
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        _say(error.ctx.get_usage())
-    _say(f"error: {error.format_message()}")
+        _print_text(error.ctx.get_usage())
+    _print_text(f"error: {error.format_message()}")
     return error.exit_code
 
 
-def _say(text: str) -> None:
-    from airflow_provider_pgqueue.cli.text import say
+def _print_text(text: str) -> None:
+    from airflow_provider_pgqueue.cli.text import print_text
 
     # Where stderr cannot be written either, the exit status is all that is left.
     with suppress(OSError):
-        say(text, err=True)
+        print_text(text, err=True)
 
 
 def _text(error: Exception) -> str | None:

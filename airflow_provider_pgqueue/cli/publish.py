@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.cli.json_lines import Line, json_object, read_line
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
-from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.cli.text import print_text
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
@@ -138,7 +138,7 @@ def publish(
         except BaseException:
             if place and not one_transaction:
                 # Whoever repeats the command would publish them twice.
-                say(f"published {quantity(published)} to {queue}, up to {place}, before this error:", err=True)
+                print_text(f"published {quantity(published)} to {queue}, up to {place}, before this error:", err=True)
             raise
     seconds = time.monotonic() - started
     result = {

@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, ask, connected
 from airflow_provider_pgqueue.cli.options import number_option
 from airflow_provider_pgqueue.cli.output import Row, cell, show_rows, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
-from airflow_provider_pgqueue.cli.text import one_line, printable, say
+from airflow_provider_pgqueue.cli.text import one_line, print_text, printable
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
@@ -48,21 +48,23 @@ def show(settings: Settings, id: int, body: bool, traces: bool) -> None:
         )
     if settings.as_json:
         entries = life if traces else [{**row, "traceback": None} for row in life]
-        say(to_text({"entries": entries} | ({"body": inside["body"], "headers": inside["headers"]} if inside else {})))
+        print_text(
+            to_text({"entries": entries} | ({"body": inside["body"], "headers": inside["headers"]} if inside else {}))
+        )
         return
-    say(f"message {id} of queue {life[0]['queue_name']}" + _named(life[0], "reference", ", reference "))
+    print_text(f"message {id} of queue {life[0]['queue_name']}" + _named(life[0], "reference", ", reference "))
     for row, first in zip(life, first_seen(life), strict=True):
         trace = row["traceback"] if traces and not first else None
-        say(_line(row, trace))
+        print_text(_line(row, trace))
         if traces and first:
-            say(f"    The traceback is that of attempt {first}.")
+            print_text(f"    The traceback is that of attempt {first}.")
         elif trace:
             own, whole = own_frames(trace), without_error(trace)
-            say(indent(f"{own}\n\nThe whole traceback:\n{whole}" if own else trace, "    "))
+            print_text(indent(f"{own}\n\nThe whole traceback:\n{whole}" if own else trace, "    "))
     if traces and not any(row["traceback"] for row in life):
-        say("no traceback that this login may read")
+        print_text("no traceback that this login may read")
     if inside:
-        say(f"body:\n{inside['body']}" + (f"\nheaders:\n{inside['headers']}" if inside["headers"] else ""))
+        print_text(f"body:\n{inside['body']}" + (f"\nheaders:\n{inside['headers']}" if inside["headers"] else ""))
 
 
 def _inside(conn: Connection, id: int) -> Row | None:
@@ -110,11 +112,11 @@ def peek(
         show_rows(settings, "messages", rows, _FOUND)
         return
     with connected(settings) as conn:
-        rows = _look(conn, queue, number, headers_only=headers_only)
+        rows = _rows(conn, queue, number, headers_only=headers_only)
         if not rows:
             run(conn, verbs.status(queue))  # an unknown queue is an error, an empty one is not
     if settings.as_json and not headers_only:
-        say(f'{{"messages": [{", ".join(map(_with_its_body, rows))}]}}')
+        print_text(f'{{"messages": [{", ".join(map(_with_its_body, rows))}]}}')
     else:
         show_rows(settings, "messages", rows, (*_WAITING, "body_bytes" if headers_only else "message"))
 
@@ -125,7 +127,7 @@ def _with_its_body(row: dict[str, Any]) -> str:
     return f'{to_text(row)[:-1]}, "message": {body}}}'
 
 
-def _look(conn: Connection, queue: str, number: int, *, headers_only: bool) -> list[dict[str, Any]]:
+def _rows(conn: Connection, queue: str, number: int, *, headers_only: bool) -> list[dict[str, Any]]:
     statement = query("command/peek_headers" if headers_only else "command/peek")
     try:
         with conn.cursor(row_factory=dict_row, binary=True) as cursor:

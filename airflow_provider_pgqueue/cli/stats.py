@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, connected_for_lo
 from airflow_provider_pgqueue.cli.options import duration
 from airflow_provider_pgqueue.cli.output import Row, show_line, show_rows, status_rows
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
-from airflow_provider_pgqueue.cli.text import say
+from airflow_provider_pgqueue.cli.text import print_text
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, refused
@@ -60,7 +60,7 @@ def stats(
             lasting.failures = 0
             if why != left_out:
                 left_out = why
-                say(f"success_rate and dead_rate are left out: {why}", err=True)
+                print_text(f"success_rate and dead_rate are left out: {why}", err=True)
             seconds = max(window.total_seconds(), 0.001)
             rows = [{**row, **_rates(finished, row["queue_name"], seconds)} for row in status_rows(numbers)]
             _show(settings, rows, working if workers else None)
@@ -98,5 +98,5 @@ def _show(settings: Settings, queues: Sequence[Row], workers: Sequence[Row] | No
     # How far it was counted shows in a plus.
     show_rows(settings, "queues", queues, [name for name in (queues[0] if queues else ()) if name != "counted_up_to"])
     if workers is not None:
-        say("")
+        print_text("")
         show_rows(settings, "workers", workers, _WORKERS)

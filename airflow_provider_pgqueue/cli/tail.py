@@ -68,7 +68,7 @@ def _line(row: Row) -> str:
 def _finished(lasting: Lasting, queue: str | None, since: timedelta, poll_interval: timedelta | None) -> Iterator[Row]:
     """Yield each archived message once.
 
-    Each look goes back over the last half minute, because a message carries the time of its statement and appears
+    Each poll goes back over the last half minute, because a message carries the time of its statement and appears
     with the commit; what came later than that is missed. A lost connection is opened again.
     """
     ((begin,),) = lasting.conn.execute(query("command/moment_before"), [since], binary=True).fetchall()

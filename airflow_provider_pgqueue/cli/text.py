@@ -10,7 +10,7 @@ import click
 from airflow_provider_pgqueue.core.unseen import replace_unseen
 
 
-def say(text: str, *, err: bool = False) -> None:
+def print_text(text: str, *, err: bool = False) -> None:
     """Print lines, on standard output or standard error; OSError if that cannot be written."""
     # Given no stream, click writes UTF-8 to one that is ASCII.
     click.echo(printable_lines(text), file=sys.stderr if err else sys.stdout)

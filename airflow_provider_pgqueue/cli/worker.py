@@ -39,7 +39,7 @@ from airflow_provider_pgqueue.core.signals import STOPS
 from airflow_provider_pgqueue.core.worker import Worker
 
 log = logging.getLogger(__name__)
-_LOOK_FOR_PARENT: Final = 1.0  # seconds
+_PARENT_EVERY: Final = 1.0  # seconds
 _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 
 
@@ -228,11 +228,11 @@ def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -
 
     def stop_without_parent() -> None:
         while os.getppid() == parent:
-            time.sleep(_LOOK_FOR_PARENT)
+            time.sleep(_PARENT_EVERY)
         log.warning("the process that started worker process %s is gone: stopping", os.getpid())
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def serve_and_tell(told: _Told) -> None:
+    def serve_and_report(told: _Told) -> None:
         for wanted in STOPS:
             signal.signal(wanted, lambda *_: None)
         threading.Thread(target=stop_without_parent, name="pgqueue-parent", daemon=True).start()
@@ -250,7 +250,7 @@ def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -
     for _ in range(number):
         # Not one for all: a child that is killed while it holds the lock of one would keep the others from ending.
         told: _Told = context.SimpleQueue()
-        child = context.Process(target=serve_and_tell, args=[told])
+        child = context.Process(target=serve_and_report, args=[told])
         child.start()
         children[child] = told
     return children

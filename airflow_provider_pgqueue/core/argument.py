@@ -82,33 +82,33 @@ queue_name: Final = _rule(
     lambda value: isinstance(value, str) and _QUEUE_NAME.fullmatch(value),
     "Give a lower-case letter, then letters, digits and underscores; at most 48 characters.",
 )
-"""Judges the name of a queue, as `messages.check_queue_name` does."""
+"""Checks the name of a queue, as `messages.check_queue_name` does."""
 topic_pattern: Final = _rule(
     lambda value: isinstance(value, str) and len(value) <= _LONGEST_KEY and _TOPIC.fullmatch(value),
     "Use words, * for any word and # for any number of words, with single dots between; at most 255 characters.",
 )
-"""Judges a pattern of topics, as `messages.topic_regex` does."""
+"""Checks a pattern of topics, as `messages.topic_regex` does."""
 topic: Final = _rule(
     lambda value: topic_pattern(value) is None and not {"*", "#"}.intersection(value),
     "Use words of letters, digits, _ and -, with single dots between; at most 255 characters.",
 )
-"""Judges a topic, as `messages.check_topic` does."""
+"""Checks a topic, as `messages.check_topic` does."""
 
 
 def key(value: Any) -> str | None:
-    """Judge a key of a message, as `messages.check_length` does."""
+    """Check a key of a message, as `messages.check_length` does."""
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_KEY:
         return f"Give a text of 1 to {_LONGEST_KEY} characters."
     return _unstorable(value)
 
 
 def text(value: Any) -> str | None:
-    """Judge a text that the database can store."""
+    """Check a text that the database can store."""
     return _unstorable(value) if isinstance(value, str) and value else "Give a text that is not empty."
 
 
 def any_text(value: Any) -> str | None:
-    """Judge a text that the database can store, also an empty one."""
+    """Check a text that the database can store, also an empty one."""
     return _unstorable(value) if isinstance(value, str) else "Give a text."
 
 
@@ -123,14 +123,14 @@ def _unstorable(value: str) -> str | None:
 
 
 def any_texts(value: Any) -> str | None:
-    """Judge a list of texts, of which each may be empty or None."""
+    """Check a list of texts, of which each may be empty or None."""
     if not isinstance(value, list):
         return "Give a list with a text or None for each message."
     return next((fix for one in value if one is not None and (fix := any_text(one))), None)
 
 
 def timed(value: Any) -> str | None:
-    """Judge what should be a duration; the database judges how long it may be."""
+    """Check what should be a duration; the database checks how long it may be."""
     try:
         as_timedelta(value)
     except ValueError as error:
@@ -143,14 +143,14 @@ def _is_zoned(value: Any) -> bool:
 
 
 moment: Final = _rule(_is_zoned, "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC).")
-"""Judges what should be a time: without a time zone each session would read it in its own."""
+"""Checks what should be a time: without a time zone each session would read it in its own."""
 texts: Final = _rule(
     lambda value: isinstance(value, list | tuple) and all(text(one) is None for one in value), "Give a list of texts."
 )
 
 
 def ids(value: Any) -> str | None:
-    """Judge a list of ids of messages, which may be its JSON text, as a template makes it."""
+    """Check a list of ids of messages, which may be its JSON text, as a template makes it."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -161,7 +161,7 @@ def ids(value: Any) -> str | None:
 
 
 def moment_or_text(value: Any) -> str | None:
-    """Judge a time with a time zone, or its ISO text, as a template makes it."""
+    """Check a time with a time zone, or its ISO text, as a template makes it."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -173,11 +173,11 @@ results: Final = _rule(
     lambda value: isinstance(value, list | tuple) and value and all(one in DEAD_RESULTS for one in value),
     f"Give a list of {', '.join(DEAD_RESULTS)}.",
 )
-"""Judges a list of results that make a message dead."""
+"""Checks a list of results that make a message dead."""
 
 
 def json_value(value: Any) -> str | None:
-    """Judge a value that the database can store as JSON."""
+    """Check a value that the database can store as JSON."""
     try:
         return "PostgreSQL stores no NUL character (\\u0000): leave it out." if has_nul(to_json(value)) else None
     except InvalidMessage as error:
@@ -185,12 +185,12 @@ def json_value(value: Any) -> str | None:
 
 
 def json_object(value: Any) -> str | None:
-    """Judge an object that the database can store as JSON."""
+    """Check an object that the database can store as JSON."""
     return json_value(value) if isinstance(value, Mapping) else "Give an object: a dict with texts as keys."
 
 
 def only_texts(value: Any) -> str | None:
-    """Judge the texts in a value, at any depth, and nothing else of it: the database must be able to store them."""
+    """Check the texts in a value, at any depth, and nothing else of it: the database must be able to store them."""
     if isinstance(value, str):
         return _unstorable(value)
     parts = [one for pair in value.items() for one in pair] if isinstance(value, Mapping) else value
@@ -198,25 +198,25 @@ def only_texts(value: Any) -> str | None:
 
 
 def parameters(value: Any) -> str | None:
-    """Judge the parameters of a query."""
+    """Check the parameters of a query."""
     if isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes):
         return only_texts(value)
     return "Give a list, or an object with the parameters by name."
 
 
 positional: Final = _rule(lambda value: isinstance(value, list | tuple), "Give a list.")
-"""Judges what is given to a function in order."""
+"""Checks what is given to a function in order."""
 named: Final = _rule(
     lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value),
     "Give a dict from names to values.",
 )
-"""Judges what is given to a function by name."""
+"""Checks what is given to a function by name."""
 truth: Final = _rule(lambda value: isinstance(value, bool), "Give True or False.")
-"""Judges a boolean: the text 'false' would be true."""
+"""Checks a boolean: the text 'false' would be true."""
 
 
 def error_rules(value: Any) -> str | None:
-    """Judge what says, by class of exception, what becomes of a message."""
+    """Check what says, by class of exception, what becomes of a message."""
     if not isinstance(value, Mapping):
         return "Give a dict from classes of exceptions to Rejected, Failed, Retry or Retry(…)."
     for kind, rule in value.items():
@@ -231,7 +231,7 @@ share_or_number: Final = _rule(
     lambda value: 0 < value <= 1 if isinstance(value, float) else _is_number(value, int) and value >= 1,
     "Give a share such as 0.1, up to 1.0, or a whole number of messages from 1, or None for never.",
 )
-"""Judges a share of messages, which is a float, or a number of them."""
+"""Checks a share of messages, which is a float, or a number of them."""
 
 
 def one_of(*allowed: str) -> Rule:
@@ -267,7 +267,7 @@ WAIT_TIMEOUT: Final = duration(timedelta(milliseconds=1), timedelta(days=3660))
 
 
 def function(value: Any) -> str | None:
-    """Judge a function, or its name as `module:function`, without importing the module."""
+    """Check a function, or its name as `module:function`, without importing the module."""
     if callable(value):
         return None
     module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")

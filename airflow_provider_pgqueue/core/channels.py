@@ -1,4 +1,4 @@
-"""The NOTIFY channels of the schema, which ring and carry nothing: docs/explanation/concepts.md says when."""
+"""The NOTIFY channels of the schema, whose notifications carry nothing: docs/explanation/concepts.md says when."""
 
 from typing import Final
 

@@ -83,7 +83,7 @@ def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any)
             raise
     except psycopg.Error as error:
         raise _refusal(error) from error
-    conn.isolation_level = _mind_pooler(conn, row, given)
+    conn.isolation_level = _disable_prepare(conn, row, given)
     know(conn, direct=row is not None and row[0] == conn.info.backend_pid)
     read_any_json(conn)
     if check_schema:
@@ -115,7 +115,7 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
         raise ConnectionFailed("the server took the connection, and does not answer", "Try again.") from error
     except psycopg.Error as error:
         raise _refusal(error) from error
-    await conn.set_isolation_level(_mind_pooler(conn, row, given))
+    await conn.set_isolation_level(_disable_prepare(conn, row, given))
     read_any_json(conn)
     return conn
 
@@ -139,7 +139,7 @@ def _given(conninfo: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _mind_pooler(
+def _disable_prepare(
     conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: Any, given: Mapping[str, Any]
 ) -> psycopg.IsolationLevel | None:
     """Prepare nothing behind a pooler, and return the isolation level to begin transactions with, if it matters."""

@@ -134,7 +134,7 @@ def _start() -> None:
     global _thread
     with _starting:
         if _thread is None:
-            _thread = _spawn(_look)
+            _thread = _spawn(_poll)
 
 
 def _spawn(target: Callable[..., None], *arguments: Any) -> threading.Thread:
@@ -148,7 +148,7 @@ def _spawn(target: Callable[..., None], *arguments: Any) -> threading.Thread:
     return thread
 
 
-def _look() -> None:
+def _poll() -> None:
     """End what waits too long, until nobody waits."""
     global _thread
     me = threading.current_thread()

@@ -17,7 +17,7 @@ PgQueueError
  +-- ExportError              an export of the archive cannot be written or read
  |    +-- ExportDamaged       its manifest is incomplete
  |    +-- ExportDiffers       it differs from the archive
- |    +-- UnremediedMessages  dead messages without a remedy
+ |    +-- OpenDeadMessages  open dead messages
  |    +-- ForeignPartition    another role owns it
  +-- InUse                    transactions of others held a lock for seconds, or wait for this one; nothing was changed
  +-- TransactionTooLarge      it would lock more than the server has room for
@@ -114,8 +114,8 @@ class ExportDiffers(ExportError):
     """An export differs from the archive: nothing was dropped."""
 
 
-class UnremediedMessages(ExportError):
-    """An archive partition has dead messages without a remedy: it was not dropped."""
+class OpenDeadMessages(ExportError):
+    """An archive partition has open dead messages: it was not dropped."""
 
 
 class ForeignPartition(ExportError):
@@ -211,7 +211,7 @@ class PermissionDenied(PgQueueError):
 
 
 class CronUnavailable(PgQueueError):
-    """pg_cron cannot do the upkeep of this database."""
+    """pg_cron cannot run maintenance for this database."""
 
 
 class ConnectionFailed(PgQueueError):
@@ -233,7 +233,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ010": QueueNotEmpty,
     "PQ012": StageIncomplete,
     "PQ013": ExportDiffers,
-    "PQ014": UnremediedMessages,
+    "PQ014": OpenDeadMessages,
     "PQ015": ForeignPartition,
     "PQ016": InUse,
     "PQ017": DispatchNotFound,

@@ -34,7 +34,7 @@ def load_function(given: str | Callable[..., Any]) -> Callable[..., Any]:
         absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
         raise InvalidArgument(
             f"module {module_name!r} cannot be imported ({type(error).__name__}: {error})",
-            "Start in its directory, or set PYTHONPATH." if absent else "The module was found: mend what it raises.",
+            "Start in its directory, or set PYTHONPATH." if absent else "The module was found: fix what it raises.",
         ) from error
     for part in name.split("."):
         found = getattr(found, part, None)

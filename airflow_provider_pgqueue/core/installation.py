@@ -1,4 +1,4 @@
-"""Installs the queue as a whole: schema, queues, group roles and upkeep."""
+"""Installs the queue as a whole: schema, queues, group roles and maintenance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Connection = psycopg.Connection[Any]
 Users = str | Collection[str]
 T = TypeVar("T")
 CRON_ROLE: Final = "messages_cron"
-GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
+GROUPS: Final = ("publisher", "consumer", "observer", "maintenance", "admin", "raw", "reader", "pipeline")
 _PRIVILEGES: Final = ("publish", "consume", "observe")
 _MAY_INSTALL: Final = "Install as the owner of schema messages, or if there is none, as a role that may create one."
 
@@ -99,17 +99,17 @@ def install(
     queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
+    """Install or upgrade the schema, create queues, and let pg_cron run maintenance where there is one.
 
     Running it again is safe. Returns `schema_version`, `migrations_applied`, `queues_created`, `group_roles` (whether
-    there are any) and `upkeep_mode`: `pg_cron`, or `airflow` if something else has to run the upkeep every minute; in
-    `no_roles_because` and `no_cron_because` why not, or None.
+    there are any) and `maintenance_mode`: `pg_cron`, or `airflow` if something else has to run maintenance every
+    minute; in `no_roles_because` and `no_cron_because` why not, or None.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists;
         a text is one name.
     :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs; None uses it if it is
         available.
-    :param cron_role: the login as which pg_cron does the upkeep; by default this one, or for a superuser
+    :param cron_role: the login as which pg_cron runs maintenance; by default this one, or for a superuser
         `messages_cron`, which is created if it is missing.
     :param roles: True raises PermissionDenied if the group roles cannot be created; False creates none.
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
@@ -131,21 +131,21 @@ def install(
             for privilege, users in privileges.items():
                 for user in _listed(users):
                     run(conn, verbs.grant_queue(queue, user, privilege))
-        if no_cron := _schedule_upkeep(conn, cron, cron_role):
-            log.info("no upkeep through pg_cron: %s", no_cron)
+        if no_cron := _schedule_maintenance(conn, cron, cron_role):
+            log.info("no maintenance through pg_cron: %s", no_cron)
         return {
             "schema_version": current_version(conn),
             "migrations_applied": applied,
             "queues_created": created,
             "group_roles": no_roles is None,
             "no_roles_because": no_roles,
-            "upkeep_mode": run(conn, verbs.upkeep_mode()) if no_cron else "pg_cron",
+            "maintenance_mode": run(conn, verbs.maintenance_mode()) if no_cron else "pg_cron",
             "no_cron_because": no_cron,
         }
 
 
-def _schedule_upkeep(conn: Connection, wanted: bool | None, run_as: str | None) -> str | None:
-    """Let pg_cron do the upkeep, or remove its jobs if `wanted` is False; return why it does not, None if it does.
+def _schedule_maintenance(conn: Connection, wanted: bool | None, run_as: str | None) -> str | None:
+    """Let pg_cron run maintenance, or remove its jobs if `wanted` is False; return why it does not, None if it does.
 
     Raises CronUnavailable or PermissionDenied only if `wanted` is True.
     """

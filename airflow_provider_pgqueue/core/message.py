@@ -136,7 +136,7 @@ class ClosedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
-    """A queue with dead messages of one result without a remedy and without a lease.
+    """A queue with dead messages of one result without a resolution and without a lease.
 
     `causes` has the thousand most frequent: `{"result", "fingerprint", "waiting", "first_at", "last_at", "newest_id"}`,
     with times as ISO texts.
@@ -168,7 +168,7 @@ class QueueStatus:
     delayed: int
     oldest_age: timedelta | None
     dead: int
-    upkeep_age: timedelta | None
+    maintenance_age: timedelta | None
     counted_up_to: int | None
     limited_until: datetime | None
 
@@ -215,7 +215,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadCause:
-    """One cause of the dead messages of a queue that have no remedy yet; `example` is the error of the newest."""
+    """One cause of the dead messages of a queue that are still open; `example` is the error of the newest."""
 
     queue_name: str
     result: str

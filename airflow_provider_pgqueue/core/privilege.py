@@ -19,7 +19,7 @@ _MAY_CALL: Final = re.compile(
 )
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 # The roles with the fewest privileges come first.
-_GROUPS: Final = ("publisher", "observer", "consumer", "upkeep", "reader", "pipeline", "admin")
+_GROUPS: Final = ("publisher", "observer", "consumer", "maintenance", "reader", "pipeline", "admin")
 _VIEWS: Final = ("queue_overview", "message_overview", "dispatch_overview", "archive_overview")
 _TABLES: Final = {"message": "reader", "message_archive": "reader"} | dict.fromkeys(_VIEWS, "observer")
 _OF_A_QUEUE: Final = {"publisher": "publish", "consumer": "consume", "observer": "observe"}

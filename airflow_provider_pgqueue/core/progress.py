@@ -13,14 +13,14 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def watching(say: Callable[[], None]) -> Iterator[None]:
+def watching(log_progress: Callable[[], None]) -> Iterator[None]:
     """Call `say` every five seconds in a thread while the block runs; its errors are logged."""
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(TUNING.say_every):
+        while not ended.wait(TUNING.log_every):
             try:
-                say()
+                log_progress()
             except Exception as error:
                 # The text of the error may quote data.
                 log.warning("cannot report the progress: %s", type(error).__name__)

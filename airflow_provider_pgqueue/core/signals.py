@@ -26,29 +26,29 @@ def stop_on_signals(stop: Callable[[], None] = lambda: None) -> Iterator[Callabl
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    told = False
+    stopped = False
     came: SimpleQueue[int | None] = SimpleQueue()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        told = True
+        nonlocal stopped
+        stopped = True
         stop()
         came.put(number)
 
-    def say() -> None:
+    def log_stop() -> None:
         for number in iter(came.get, None):
             log.info("stopping on %s", signal.Signals(number).name)
 
     # Not in the handler: it may have interrupted a line of the log, and what that is written to.
-    saying = threading.Thread(target=say, name="pgqueue-signals", daemon=True)
-    saying.start()
+    logger = threading.Thread(target=log_stop, name="pgqueue-signals", daemon=True)
+    logger.start()
     before: dict[signal.Signals, Any] = {number: signal.signal(number, handle) for number in STOPS}
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     try:
-        yield lambda: told
+        yield lambda: stopped
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in before.items():
             signal.signal(number, handler)
         came.put(None)
-        saying.join()
+        logger.join()

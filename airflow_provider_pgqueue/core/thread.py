@@ -21,7 +21,7 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def tell(set_: Callable[[Any], None], value: object) -> None:
+    def settle(set_: Callable[[Any], None], value: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(lambda: None if done.done() else set_(value))
 
@@ -29,9 +29,9 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
         try:
             result = call(*arguments)
         except BaseException as error:
-            tell(done.set_exception, error)
+            settle(done.set_exception, error)
         else:
-            tell(done.set_result, result)
+            settle(done.set_result, result)
 
     name = f"pgqueue {getattr(call, '__qualname__', 'call')}"
     threading.Thread(target=contextvars.copy_context().run, args=[work], name=name, daemon=True).start()

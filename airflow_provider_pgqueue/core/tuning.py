@@ -10,13 +10,13 @@ from typing import Final
 class Tuning:
     """Times in seconds, and how much is done at once. Read them when they are needed: a test may have changed them."""
 
-    say_every: float = 5.0
+    log_every: float = 5.0
     """Between two lines of the log about one long piece of work."""
     connection_patience: float = 60.0
     """How long an export or a task of Spark waits for a free connection."""
     drain_rounds: int = 20
     """How many jobs of Spark one drain starts at most."""
-    remedies_at_once: int = 5_000
+    resolutions_at_once: int = 5_000
     """Dead messages of one transaction: a second or so, and whoever stops the command stops it after that."""
     last_moment: float = 3.5
     """How long a task that is stopped may finish its message before that is released, too: Airflow kills it after 5."""
@@ -24,10 +24,10 @@ class Tuning:
     """Until it is asked whether the server still works on a statement, and how long it must have worked on nothing."""
     longest_wait: float = 60.0
     """How long a consumer waits for an answer where a pooler hides what became of its statement."""
-    look_at_started_every: float = 20.0
+    poll_started_every: float = 20.0
     """After which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
-    look_when_full: float = 5.0
-    """Between two looks of a dispatcher while all places are taken, as the end of one run lets the next begin."""
+    poll_when_full: float = 5.0
+    """Between two polls of a dispatcher while all places are taken, as the end of one run lets the next begin."""
     adopt_tries: int = 5
     """How often a queue of PGMQ is locked for its last messages before the command says that it is in use."""
 

@@ -38,33 +38,33 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
-_AFTER_NOTHING: Final = 0.1  # seconds until the next look of a worker that found nothing
+_AFTER_NOTHING: Final = 0.1  # seconds until the next poll of a worker that found nothing
 _TO_END: Final = 1.0  # seconds that the listener has to close its connection
 _AWAY: Final = 30.0  # seconds until the listener tries again where the work got the last connection
 # libpq keeps the SQLSTATE of a refused connection to itself.
 _NO_ROOM: Final = re.compile(r"too many connections|too many clients|connection slots are reserved")
-_AFTER_LOCKED: Final = 1.0  # seconds until the next look of a worker that found what is ready locked by another session
+_AFTER_LOCKED: Final = 1.0  # seconds until the next poll of a worker that found what is ready locked by another session
 
 
-class Bell:
-    """A bell inside a process: it wakes the thread that waits for it. Any number of rings while nobody waits are one.
+class Waker:
+    """Wakes the thread that waits for it. Any number of calls of `wake` while no thread waits count as one.
 
-    Any thread may ring it, and so may a signal handler, whatever it interrupts: a call of these methods, too. With
+    Any thread may call `wake`, and so may a signal handler, also one that interrupts a call of these methods. With
     `threading.Event`, whose lock is not reentrant, that would block forever.
     """
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake whoever waits, or whoever waits next."""
-        if self._rings.empty():  # of several at this time each may ring: that costs a look that finds nothing
-            self._rings.put(None)
+        if self._wakes.empty():  # several threads may pass this at once: that costs a poll that finds nothing
+            self._wakes.put(None)
 
     def wait(self, seconds: float) -> None:
-        """Return at a ring, at once if one came since the last `wait`, or after so many seconds."""
+        """Return at a call of `wake`, at once if one came since the last `wait`, or after so many seconds."""
         with suppress(Empty):
-            self._rings.get(timeout=seconds)
+            self._wakes.get(timeout=seconds)
 
 
 @dataclass(kw_only=True)
@@ -72,7 +72,7 @@ class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
     A NOTIFY makes it look for work at once; without one it looks every `poll_interval`, so it depends neither
-    on NOTIFY nor on the upkeep. It opens two connections, one to work and one to listen; where the server has only one
+    on NOTIFY nor on maintenance. It opens two connections, one to work and one to listen; where the server has only one
     left, it works and polls. It opens them again when they break, when an answer is lost on its way, or when the server
     cannot write, like a standby that is not promoted yet. Over the new connection it settles what it had handled, and
     releases what it had not begun.
@@ -84,7 +84,7 @@ class Worker:
 
     :param conninfo: libpq connection string or URL.
     :param consumer: the queue, the handler, the batch size and the length of a lease.
-    :param poll_interval: how long it waits between two looks when no notification arrives.
+    :param poll_interval: how long it waits between two polls when no notification arrives.
     """
 
     conninfo: str
@@ -95,8 +95,8 @@ class Worker:
     _lease: Lease | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
     _stopping: bool = field(init=False, default=False)
-    _told_to_stop: Bell = field(init=False, default_factory=Bell)
-    _doorbell: Bell = field(init=False, default_factory=Bell)
+    _stop_waker: Waker = field(init=False, default_factory=Waker)
+    _waker: Waker = field(init=False, default_factory=Waker)
     _no_room: asyncio.Event | None = field(init=False, default=None)
     _listening_loop: asyncio.AbstractEventLoop | None = field(init=False, default=None)
 
@@ -109,8 +109,8 @@ class Worker:
     def stop(self) -> None:
         """Make `run` return after the current message. Safe in a signal handler and from other threads."""
         self._stopping = True
-        self._told_to_stop.ring()
-        self._doorbell.ring()
+        self._stop_waker.wake()
+        self._waker.wake()
 
     def run(self, *, until_empty: bool = False) -> Counter[str]:
         """Handle messages until `stop`, SIGTERM or SIGINT, or with `until_empty` until the queue has none ready.
@@ -136,7 +136,7 @@ class Worker:
                         self._give_way()
                     pause = pause_after(self._failures)
                     log.warning("%s; next try in %.1f s", why_again(error), pause)
-                    self._told_to_stop.wait(pause)
+                    self._stop_waker.wait(pause)
             if self._lease is not None and self._lease.held:
                 self._finish_at_last(self._lease)
         return self.counts
@@ -191,21 +191,21 @@ class Worker:
             try:
                 loop.drain(stop=lambda: self._stopping)
             except QueuePaused as error:
-                # A worker outlives a pause: resume_queue rings.
+                # A worker outlives a pause: resume_queue notifies.
                 log.info("%s", error)
             self._failures = 0
             if until_empty:
                 return
             fruitless = 0 if self.counts.total() > before else fruitless + 1
             if fruitless > 1:
-                # A queue that rings a thousand times a second costs the consumers of others a hundred leases. Not after
-                # the first: that ring may have been for what the drain before it took already.
-                self._told_to_stop.wait(_AFTER_NOTHING)
-            # A ring during the work leads to another look.
-            self._doorbell.wait(self._until_next(conn, fruitless) if loop.limits_rate else self._poll_seconds)
+                # A queue that notifies a thousand times a second costs the consumers of others a hundred leases. Not
+                # after the first: that notification may have been for what the drain before it took already.
+                self._stop_waker.wait(_AFTER_NOTHING)
+            # A notification during the work leads to another poll.
+            self._waker.wait(self._until_next(conn, fruitless) if loop.limits_rate else self._poll_seconds)
 
     def _until_next(self, conn: psycopg.Connection[Any], fruitless: int) -> float:
-        """Return how many seconds to wait at most, where nobody rings when the next lease may begin."""
+        """Return how many seconds to wait at most, where nobody notifies when the next lease may begin."""
         found = run(conn, self._question())
         if any(queue.ready for queue in found):  # since the lease, unless another session has locked what is ready
             return 0.0 if fruitless < 2 else min(_AFTER_LOCKED, self._poll_seconds)
@@ -250,12 +250,12 @@ class Worker:
         if until_empty:
             yield
             return
-        # The ring may be for another queue. But asking first would cost one more round trip than leasing at once.
+        # The notification may be for another queue, but asking first costs one more round trip than leasing.
         listener = Listener(
             partial(connect_async, self.conninfo, application_name="pgqueue listener"),
-            self._look,
+            self._poll_waiting,
             poll_interval=self._poll_seconds,
-            on_ring=self._doorbell.ring,
+            on_notify=self._waker.wake,
         )
         loop = asyncio.new_event_loop()
         self._no_room = asyncio.Event()
@@ -308,10 +308,10 @@ class Worker:
         finally:
             loop.close()
 
-    async def _look(self, conn: AsyncConnection) -> timedelta | None:
+    async def _poll_waiting(self, conn: AsyncConnection) -> timedelta | None:
         found = await run_async(conn, self._question())
         if any(queue.ready for queue in found):
-            self._doorbell.ring()
+            self._waker.wake()
         return _soonest(found)
 
     def _question(self) -> verbs.Statement[list[ReadyQueue]]:

@@ -53,19 +53,19 @@ def hand_over(
                 log.warning("DAG %s is paused: it gets no messages of queue %s", dag_id, queue_name)
                 return done
             unstarted = _renew(conn, unstarted, done)
-            look_at = monotonic() + TUNING.look_at_started_every
+            poll_at = monotonic() + TUNING.poll_started_every
             while unstarted or (unstarted := run(conn, opening)):
                 first = unstarted[0]
                 runs.start_run(dag_id, first.run_id, conf_of(first, conf))
                 run(conn, verbs.start_dispatch(first.dispatch_id))
                 done["started"] += 1
                 del unstarted[0]
-                if monotonic() >= look_at:
+                if monotonic() >= poll_at:
                     # The runs that were started first, and what is to be started, must keep their messages.
                     ended, left = reconcile(conn, queue_name, dag_id)
                     done += ended
                     unstarted = _renew(conn, left, done)
-                    look_at = monotonic() + TUNING.look_at_started_every
+                    poll_at = monotonic() + TUNING.poll_started_every
         except runs.RunRefused as error:
             for one in unstarted:
                 _end(conn, one, "refused", str(error))

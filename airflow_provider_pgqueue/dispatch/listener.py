@@ -48,16 +48,16 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: str 
 @hookimpl
 def on_dag_run_success(dag_run: Any, msg: str) -> None:
     """Archive the messages of the run."""
-    _hear(dag_run, "success")
+    _finish_dispatch(dag_run, "success")
 
 
 @hookimpl
 def on_dag_run_failed(dag_run: Any, msg: str) -> None:
     """Give the messages of the run back, or archive them as failed."""
-    _hear(dag_run, "failed")
+    _finish_dispatch(dag_run, "failed")
 
 
-def _hear(dag_run: Any, result: str) -> None:
+def _finish_dispatch(dag_run: Any, result: str) -> None:
     if not dag_run.run_id.startswith(_PREFIX):
         return
     tasks: list[str] = []

@@ -134,14 +134,14 @@ class PgQueueDispatchOperator(WaitingTask):
             self._wait(fruitless)
         return done
 
-    def _trigger(self, ring_after: float) -> PgQueueDispatchTrigger:
+    def _trigger(self, notify_after: float) -> PgQueueDispatchTrigger:
         return PgQueueDispatchTrigger(
             queue_name=self.queue_name,
             dag_id=self.trigger_dag_id,
             max_open=self.max_open,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
-            ring_after=ring_after,
+            notify_after=notify_after,
         )
 
 

@@ -21,7 +21,7 @@ _NO_DAG: Final = (
 )
 _FIXES: Final[Mapping[str, str]] = {
     "not_found": _NO_DAG,
-    "import_errors": "Mend the import errors of its file; the page of the DAG shows them.",
+    "import_errors": "Fix the import errors of its file; the page of the DAG shows them.",
     "denied_run_type": "Add DagRunType.OPERATOR_TRIGGERED to the allowed_run_types of the DAG.",
     "value_error": "Give the dispatcher a conf with a value of the right type for each Param of the DAG that needs "
     "one, or give the Param a default.",

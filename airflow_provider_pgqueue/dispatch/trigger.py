@@ -21,14 +21,14 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.dispatch.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.telemetry.telemetry import record_dispatches
-from airflow_provider_pgqueue.triggers.doorbell import TriggerArguments
-from airflow_provider_pgqueue.triggers.hub import rings
+from airflow_provider_pgqueue.triggers.hub import notification_stream
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from airflow_provider_pgqueue.triggers.notification import TriggerArguments
 
 log = logging.getLogger(__name__)
-_LOOK_EVERY: Final = 30.0  # seconds between two looks at the runs
+_POLL_EVERY: Final = 30.0  # seconds between two looks at the runs
 _AT_ONCE: Final = 6  # dispatchers of a triggerer that look at once, each with a thread and a session
-_LOOKS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
+_POLLS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
 class PgQueueDispatchTrigger(PgQueueMessageTrigger):
@@ -56,31 +56,31 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""
-        await asyncio.sleep(self.ring_after)
+        await asyncio.sleep(self.notify_after)
         while True:
             try:
-                async with _LOOKS.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
-                    open_, unstarted = await in_thread(self._look)
+                async with _POLLS.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
+                    open_, unstarted = await in_thread(self._poll)
             except (ConnectionFailed, AirflowRuntimeError) as error:
                 # The database or the api-server is away: the leases last for hours, so there is time.
                 log.warning("cannot look at the dispatches of queue %s; next try soon: %s", self.queue_name, error)
-                await asyncio.sleep(TUNING.look_when_full)
+                await asyncio.sleep(TUNING.poll_when_full)
                 continue
             if unstarted:
                 yield TriggerEvent({"queue_name": self.queue_name, "unstarted": unstarted})
                 return
             if open_ >= self.max_open:
-                await asyncio.sleep(TUNING.look_when_full)
+                await asyncio.sleep(TUNING.poll_when_full)
                 continue
-            async with aclosing(rings(self.pgqueue_conn_id, self.watch())) as doorbells:
+            async with aclosing(notification_stream(self.pgqueue_conn_id, self.watch())) as notifications:
                 try:
-                    doorbell = await asyncio.wait_for(anext(doorbells), _LOOK_EVERY)
+                    notification = await asyncio.wait_for(anext(notifications), _POLL_EVERY)
                 except TimeoutError:
                     continue
-            yield TriggerEvent(doorbell)
+            yield TriggerEvent(notification)
             return
 
-    def _look(self) -> tuple[int, int]:
+    def _poll(self) -> tuple[int, int]:
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             _, unstarted = reconcile(conn, self.queue_name, self.dag_id)
             found = run(conn, verbs.open_dispatches(self.queue_name, self.dag_id))

@@ -35,7 +35,16 @@ log = logging.getLogger(__name__)
 _BUFFERED: Final = 64 * 1024 * 1024  # bytes in memory before row groups are written
 _Group = tuple[str, str, date]  # queue, result, day
 _IN_FOLDERS: Final = ["queue_name", "result"]
-_OF_FEW_VALUES: Final = {"priority", "attempts", "requeues", "handled_by", "details", "topic", "fingerprint", "remedy"}
+_OF_FEW_VALUES: Final = {
+    "priority",
+    "attempts",
+    "requeues",
+    "handled_by",
+    "details",
+    "topic",
+    "fingerprint",
+    "resolution",
+}
 _LONG: Final = 1024
 
 

@@ -84,11 +84,14 @@ class Threads:
         """Return what the work returns for each item; see `ForEach`."""
         done: list[_Done] = []
 
-        def say() -> None:
+        def log_progress() -> None:
             log.info("%s: %d of %s done", doing, len(done), quantity(len(items), "file"))
 
         try:
-            with watching(say) if doing else nullcontext(), ThreadPoolExecutor(self.number, "pgqueue-export") as pool:
+            with (
+                watching(log_progress) if doing else nullcontext(),
+                ThreadPoolExecutor(self.number, "pgqueue-export") as pool,
+            ):
                 for one in pool.map(work, items):
                     done.append(one)
         except (adbc.Error, pa.ArrowException) as error:

@@ -297,14 +297,14 @@ class Exporter:
         self.target.folder.create_dir(folder, recursive=True)
         database, target, chunks = self.database, self.target, partition.chunks()
 
-        def say() -> None:
+        def log_progress() -> None:
             # What the tasks wrote is all that is seen of them before they end.
             found = target.files_in(folder)
             begun = len({info.base_name.partition("-")[0] for info in found})
             megabytes = sum(info.size for info in found) / 1e6
             log.info("partition %s: %d of %d parts in files, %.1f MB", partition.name, begun, len(chunks), megabytes)
 
-        with watching(say):
+        with watching(log_progress):
             done = self.for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
         staged = {path: file for files, _ in done for path, file in files.items()}
         manifest = Manifest(

@@ -16,7 +16,7 @@ from psycopg import sql
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, OpenDeadMessages
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.export.manifest import Chunk, Manifest, Version
@@ -115,7 +115,7 @@ def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest, md5s: Sequ
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
                 raise
             time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
-        except (UnremediedMessages, ForeignPartition) as error:
+        except (OpenDeadMessages, ForeignPartition) as error:
             why = str(error)
             break
         else:

@@ -150,10 +150,10 @@ class PgQueueHook(PostgresHook):
         """Connect and check the schema; return whether that worked, and a sentence for the user."""
         try:
             with self.connect() as conn:
-                version, mode = connection.current_version(conn), run(conn, verbs.upkeep_mode())
+                version, mode = connection.current_version(conn), run(conn, verbs.maintenance_mode())
         except (PgQueueError, psycopg.Error) as error:
             return False, str(error)
-        return True, f"Connected. Schema messages has version {version}; upkeep by {mode}."
+        return True, f"Connected. Schema messages has version {version}; maintenance by {mode}."
 
     def install(
         self, queues: str | Sequence[str | Mapping[str, Any]] = (), *, conn: Connection | None = None, **options: Any

@@ -184,7 +184,7 @@ class PgQueueConsumeOperator(WaitingTask):
                 Loop(consumer, conn, breaker=breaker, on_lease=self._hold, on_batch=record) as loop,
             ):
                 began = time.monotonic()
-                self._take_over(context, conn)
+                self._release_earlier(context, conn)
                 counts = loop.drain(max_messages=self.max_messages, stop=lambda: self._stopping)
                 period = time.monotonic() - began + 1
                 died = run(conn, verbs.deaths(self.queue_name, holder=f"{task_of(context)}/", period=period))
@@ -265,7 +265,7 @@ class PgQueueConsumeOperator(WaitingTask):
         self._lease = lease
         self._telemetry.record_lease(lease)
 
-    def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
+    def _release_earlier(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""
         if context["ti"].try_number > 1:
             released = run(conn, verbs.release_messages(self.queue_name, holder=task_of(context)))
@@ -285,11 +285,11 @@ class PgQueueConsumeOperator(WaitingTask):
                 type(error).__name__,
             )
 
-    def _trigger(self, ring_after: float) -> PgQueueConsumerTrigger:
+    def _trigger(self, notify_after: float) -> PgQueueConsumerTrigger:
         return PgQueueConsumerTrigger(
             queue_name=self.queue_name,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
             for_task=True,
-            ring_after=ring_after,
+            notify_after=notify_after,
         )

@@ -179,7 +179,7 @@ class PublishTask(QueueTask):
     def _published(self, context: Context) -> Published:
         self._take_arguments(context)
         published = self._publish_all()
-        self._say(published, "in all")
+        self._log_progress(published, "in all")
         self.message_ids = published.all_ids
         self.lineage_rows = published.count
         record_published(self.queue_name, published.count)
@@ -206,7 +206,7 @@ class PublishTask(QueueTask):
     def _publish_all(self) -> Published:
         """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
         published = Published(self.queue_name)
-        said_at = published.began_at
+        logged_at = published.began_at
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn, conn.transaction() if self.one_transaction else nullcontext():
             for number, batch in enumerate(self._batches()):
@@ -218,9 +218,9 @@ class PublishTask(QueueTask):
                 if self.one_transaction and published.duplicate_of and self.on_conflict == "skip":
                     published.duplicates = len(batch)
                     break
-                if time.monotonic() - said_at >= TUNING.say_every:
-                    said_at = time.monotonic()
-                    self._say(published, "so far")
+                if time.monotonic() - logged_at >= TUNING.log_every:
+                    logged_at = time.monotonic()
+                    self._log_progress(published, "so far")
         return published
 
     def _publish(self, conn: psycopg.Connection[Any], texts: list[str], number: int) -> list[int]:
@@ -260,7 +260,7 @@ class PublishTask(QueueTask):
         if self.on_conflict == "replace" and number > 1:
             raise InvalidArgument("on_conflict is 'replace', and there are several messages", "Give a single message.")
 
-    def _say(self, published: Published, when: str) -> None:
+    def _log_progress(self, published: Published, when: str) -> None:
         took = time.monotonic() - published.began_at
         self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, published.count, took)
 

@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import DeadFilter
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
-from airflow_provider_pgqueue.telemetry.telemetry import record_remedies, task_of
+from airflow_provider_pgqueue.telemetry.telemetry import record_resolutions, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -63,10 +63,10 @@ class PgQueueRequeueOperator(QueueTask):
     or `KEEP`, `LEAVE` or `Dismiss(reason)` of `airflow_provider_pgqueue.core`. Whatever it returns or raises concerns
     that message alone. A dry run calls it, too.
 
-    A task that is killed and tried again gives each message one remedy: the run is named after the task instance. A
+    A task that is killed and tried again gives each message one resolution: the run is named after the task instance. A
     task that is told to stop finishes the current message, gives the others back and fails, so that a retry continues.
 
-    The result has the numbers of messages by how they ended, and no bodies: `requeued`, `dismissed`, `remedied` (by
+    The result has the numbers of messages by how they ended, and no bodies: `requeued`, `dismissed`, `resolved` (by
     somebody else meanwhile), and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`; `unknown`, how many
     of `ids` no dead message has; `ids`, up to a hundred ids of each kind; `stopped`, why the canary ended the run, or
     None; `dry_run`. A warning in the log says what stays dead, that `max_messages` is reached, and that `ids` is empty.
@@ -212,13 +212,13 @@ class PgQueueRequeueOperator(QueueTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Repair dead messages, and return what became of how many."""
-        self._said = time.monotonic()
+        self._logged_at = time.monotonic()
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
-            summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._say)
+            summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._log_progress)
         if self._stopping and summary["stopped"]:
             raise AirflowException(f"stopped while repairing dead messages, after {summary}")
         self.log.info("dead messages of %s: %s", self._where, summary)
-        record_remedies(self.queue_name, summary)
+        record_resolutions(self.queue_name, summary)
         self.lineage_rows = 0 if self.is_dry_run else summary["requeued"]
         if any(summary[name] for name in self.fail_on):
             # A retry would call the same function with the same messages.
@@ -254,9 +254,9 @@ class PgQueueRequeueOperator(QueueTask):
             limit = f"{self.max_messages:,}"
             self.log.warning("stopped at max_messages, %s: more dead messages of %s may be left", limit, self._where)
 
-    def _say(self, outcomes: Counter[str]) -> None:
-        if time.monotonic() - self._said >= TUNING.say_every:
-            self._said = time.monotonic()
+    def _log_progress(self, outcomes: Counter[str]) -> None:
+        if time.monotonic() - self._logged_at >= TUNING.log_every:
+            self._logged_at = time.monotonic()
             self.log.info("dead messages of %s so far: %s", self._where, dict(outcomes))
 
     def on_kill(self) -> None:

@@ -39,7 +39,7 @@ class QueryRows:
     def batches(self, size: int) -> Iterator[list[str]]:
         """Run the query, and yield its rows, so many at a time."""
         # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
-        with self._connect() as conn, conn.transaction(), self._judged(), conn.cursor("pgqueue_publish") as cursor:
+        with self._connect() as conn, conn.transaction(), self._checked(), conn.cursor("pgqueue_publish") as cursor:
             self._check_columns(conn)
             cursor.execute(self._inside("rows_as_json"), self.parameters)
             while rows := cursor.fetchmany(size):
@@ -66,7 +66,7 @@ class QueryRows:
             )
 
     @contextmanager
-    def _judged(self) -> Iterator[None]:
+    def _checked(self) -> Iterator[None]:
         try:
             yield
         except TypeError as error:

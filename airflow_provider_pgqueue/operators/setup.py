@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class PgQueueSetupOperator(QueueTask):
-    """Installs or upgrades the schema, creates queues, and lets pg_cron do the upkeep where it is available.
+    """Installs or upgrades the schema, creates queues, and lets pg_cron run maintenance where it is available.
 
     Running it again is safe; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
-    `queues_created`, `group_roles` (whether there are any) and `upkeep_mode`: `pg_cron`, or `airflow` if
-    PgQueueUpkeepOperator has to run every minute.
+    `queues_created`, `group_roles` (whether there are any) and `maintenance_mode`: `pg_cron`, or `airflow` if
+    PgQueueMaintenanceOperator has to run every minute.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, such as
         `{"queue_name": "orders", "max_attempts": 3}`, which also change a queue that exists; a text is one name.
     :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it if it is available.
-    :param cron_role: the login as which pg_cron does the upkeep; by default that of the connection, or if that is a
+    :param cron_role: the login as which pg_cron runs maintenance; by default that of the connection, or if that is a
         superuser `messages_cron`, which is created if it is missing.
     :param roles: True fails if the group roles cannot be created; False creates none; None creates them if possible.
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`; the users must exist.
@@ -72,6 +72,6 @@ class PgQueueSetupOperator(QueueTask):
         )
         if self.is_dry_run:
             self.log.info("a dry run: nothing of this was done")
-        if summary["upkeep_mode"] == "airflow":
-            self.log.info("there is no pg_cron: run PgQueueUpkeepOperator every minute")
+        if summary["maintenance_mode"] == "airflow":
+            self.log.info("there is no pg_cron: run PgQueueMaintenanceOperator every minute")
         return summary

@@ -44,7 +44,7 @@ _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
 
 
 def _arguments(value: Any) -> str | None:
-    """Judge the arguments of a pipeline: neither the name of the run nor the connection is among them."""
+    """Check the arguments of a pipeline: neither the name of the run nor the connection is among them."""
     if fix := json_object(value):
         return fix
     if not all(isinstance(name, str) for name in value):
@@ -149,17 +149,17 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         self._hook = self._hook_with_environment(queue)
         if (summary := self._summary(queue)) is not None:
             self.log.info("Run %s of %s had finished: nothing is done again", self.run_id, self.pipeline)
-            return self._judged(summary)
+            return self._checked(summary)
         try:
             self._submit(context)
         except AirflowException:
             # A drain in which messages died ends with status 1, too.
             if (summary := self._summary(queue)) is None:
                 raise
-            return self._judged(summary)
+            return self._checked(summary)
         if (summary := self._summary(queue)) is None:
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
-        return self._judged(summary)
+        return self._checked(summary)
 
     def on_kill(self) -> None:
         """Stop the driver: by SIGTERM, for which it has 3.5 seconds, then as every SparkSubmitOperator does."""
@@ -183,7 +183,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
                         found.append(child)
         return found
 
-    def _judged(self, summary: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, summary: dict[str, Any]) -> dict[str, Any]:
         if bad := {name: summary[name] for name in self.fail_on if summary.get(name)}:
             # A retry finds the run finished, and returns the same.
             raise AirflowFailException(f"run {self.run_id!r} of {self.pipeline} did not do all: {bad}")
@@ -201,7 +201,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
                 )
             self._submit(context)
             summary: dict[str, Any] = json.loads(path.read_bytes())
-        return self._judged(summary)
+        return self._checked(summary)
 
     def _submit(self, context: Context) -> None:
         try:

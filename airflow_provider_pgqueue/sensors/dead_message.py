@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, optional
 from airflow_provider_pgqueue.core.argument import results as some_results
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.sensors.sensor import DoorbellSensor
+from airflow_provider_pgqueue.sensors.sensor import NotificationSensor
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 _MOST: Final = 1000  # Airflow maps a task over 1,024 results
 
 
-class PgQueueDeadMessageSensor(DoorbellSensor):
-    """Waits until a queue has dead messages without a remedy and without a lease, and returns their causes.
+class PgQueueDeadMessageSensor(NotificationSensor):
+    """Waits until a queue has open dead messages that nobody has leased, and returns their causes.
 
     The result is a list, over which a task can be mapped, with an entry for each cause, the most frequent first:
     `{"queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id"}`. `waiting` is the number
     of messages, and `newest_id` changes whenever one more dies; there are no bodies and no texts of errors. Of more
     than a thousand causes, the rest comes next time. The sensor ends in a worker, because Airflow maps no task over
-    what a triggerer returns. The further parameters are those of `DoorbellSensor`.
+    what a triggerer returns. The further parameters are those of `NotificationSensor`.
 
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.
     """
 
     template_fields = ("queue_name", "pgqueue_conn_id", "results")
-    rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, "results": optional(some_results)}
+    rules: ClassVar[Mapping[str, Rule]] = {**NotificationSensor.rules, "results": optional(some_results)}
     trigger_class = PgQueueDeadMessageTrigger
     waits_for = "dead messages of"
 
@@ -51,7 +51,7 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
     def _ends_in_worker(self) -> bool:
         return True
 
-    def _look(self) -> list[dict[str, Any]] | None:
+    def _poll(self) -> list[dict[str, Any]] | None:
         rows = PgQueueHook(self.pgqueue_conn_id).run(verbs.dead_queues([self.queue_name]))
         causes = [
             {"queue_name": row.queue_name, **cause}
@@ -65,5 +65,5 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
         return found
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the causes of now; none, if somebody else remedied their messages meanwhile."""
-        return self._look() or []
+        """Return the causes of now; none, if somebody else resolved their messages meanwhile."""
+        return self._poll() or []

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.sensor import SENSOR_TIMEOUT, ObjectSensor
 from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+from airflow_provider_pgqueue.triggers.notification import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.outcome import OUTCOME_RULES, PgQueueOutcomeTrigger
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PgQueueOutcomeSensor(ObjectSensor):
     :param fail_on: results that fail the task at its end, without a retry, such as `["failed"]`, or `"dead"` for all of
         those that make a message dead.
     :param follow_requeues: a dead message is not finished until it is dismissed, or requeued and that one is finished.
-    :param poll_interval: the time between two looks.
+    :param poll_interval: the time between two polls.
     :param deferrable: False looks in a worker, for installations without a triggerer.
     """
 
@@ -155,16 +155,16 @@ class PgQueueOutcomeSensor(ObjectSensor):
             follow_requeues=self.follow_requeues,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
-            **{"ring_after": SAFE_TO_RESUME, **how},
+            **{"notify_after": SAFE_TO_RESUME, **how},
         )
 
-    def _look(self) -> dict[str, int] | None:
+    def _poll(self) -> dict[str, int] | None:
         watch = self._trigger().watch()
         rows = PgQueueHook(self.pgqueue_conn_id).run(watch.ask([watch]))
-        counts = watch.hear(rows, 0.0)
-        return None if counts is None else self._judged(counts)
+        counts = watch.receive(rows, 0.0)
+        return None if counts is None else self._checked(counts)
 
-    def _judged(self, counts: dict[str, int]) -> dict[str, int]:
+    def _checked(self, counts: dict[str, int]) -> dict[str, int]:
         """Return the counts, or raise an error that another try would raise too."""
         if not self._trigger().is_bad(counts):
             return counts
@@ -186,4 +186,4 @@ class PgQueueOutcomeSensor(ObjectSensor):
 
     def execute_complete(self, context: Context, event: dict[str, int]) -> str:
         """Return the counts as JSON text."""
-        return json.dumps(self._judged(event))
+        return json.dumps(self._checked(event))

@@ -1,4 +1,4 @@
-"""The bases of our sensors: a result that is JSON text in XCom and an object for the next task, and doorbells."""
+"""The bases of our sensors: a result that is JSON text in XCom and an object for the next task, and notifications."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, check, d
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
 from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES
-from airflow_provider_pgqueue.triggers.watch import Doorbell
+from airflow_provider_pgqueue.triggers.notification import SAFE_TO_RESUME, NotificationTrigger
+from airflow_provider_pgqueue.triggers.watch import Notification
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,7 +60,7 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
         return SensorResult(self)
 
     @abstractmethod
-    def _look(self) -> Any:
+    def _poll(self) -> Any:
         """Return what the sensor waits for, or None if it is not there."""
 
     @abstractmethod
@@ -74,26 +74,26 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
                 return super().execute(context)
             except AirflowSensorTimeout as error:
                 raise AirflowSensorTimeout(self._waited_for()) from error
-        if (found := self._look()) is not None:
+        if (found := self._poll()) is not None:
             self.log.info("nothing to wait for: %s", found)
             return self._result(found)
-        trigger = self._waiting_trigger(ring_after=SAFE_TO_RESUME)
+        trigger = self._waiting_trigger(notify_after=SAFE_TO_RESUME)
         timeout = timedelta(seconds=float(self.timeout))
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
-        found = self._look()
+        found = self._poll()
         return PokeReturnValue(is_done=found is not None, xcom_value=self._result(found))
 
     def _result(self, found: Any) -> Any:
         """Return what goes into XCom."""
         return json.dumps(found)
 
-    def _waiting_trigger(self, ring_after: float = 0.0) -> BaseTrigger:
+    def _waiting_trigger(self, notify_after: float = 0.0) -> BaseTrigger:
         """Return the trigger; if the task resumes in a worker, that is after so many seconds at the earliest."""
         if self._ends_in_worker:
-            return self._trigger(end_task=False, ring_after=ring_after)
+            return self._trigger(end_task=False, notify_after=notify_after)
         # The trigger also ends the task: resuming it would take a worker slot only to return a number.
         return self._trigger(end_task=True, with_result=bool(self.do_xcom_push))
 
@@ -103,10 +103,10 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
         return bool(self.outlets or self.on_success_callback or self._post_execute_hook)
 
 
-class DoorbellSensor(ObjectSensor):
+class NotificationSensor(ObjectSensor):
     """Waits for work in a queue, in the triggerer from beginning to end: it needs no worker slot at all.
 
-    It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and topics, but no
+    It looks first, and succeeds at once if there is work. Its result is the notification: numbers and topics, but no
     messages; the next task leases those. `sensor.output` is an object for the next task, and `sensor.output["ready"]` a
     value of it. What `xcom_pull` returns is JSON text, for `json.loads`, because a trigger that ends a task can store
     only text. `timeout`, `soft_fail` and the other
@@ -122,14 +122,14 @@ class DoorbellSensor(ObjectSensor):
     If the queue does not exist or is paused, the sensor logs a warning and waits for it.
 
     :param queue_name: the queue to wait for.
-    :param poll_interval: the time between two looks when no notification arrives.
+    :param poll_interval: the time between two polls when no notification arrives.
     :param deferrable: False looks in a worker, for installations without a triggerer, every `poke_interval`, which by
         default is `poll_interval`.
     :param start_from_trigger: False begins in a worker in any case, for example because a pool limits how many begin;
         so does the default where `[triggerer] queues_enabled` is set, because only a worker knows the queue of a task.
     """
 
-    trigger_class: ClassVar[type[DoorbellTrigger]]
+    trigger_class: ClassVar[type[NotificationTrigger]]
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **QueueTask.rules,
@@ -178,22 +178,22 @@ class DoorbellSensor(ObjectSensor):
                 timeout=timedelta(seconds=float(self.timeout)),
             )
 
-    def _trigger(self, **how: Any) -> DoorbellTrigger:
+    def _trigger(self, **how: Any) -> NotificationTrigger:
         """Return the trigger that waits in the triggerer, whose arguments have the names of the sensor's."""
         given = {name: value for name, value in self._given().items() if name in self.trigger_class.rules}
         return self.trigger_class(**given, for_task=True, **how)
 
     def execute(self, context: Context) -> Any:
-        """Return the doorbell as JSON text if there is work, else wait for it."""
+        """Return the notification as JSON text if there is work, else wait for it."""
         for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues([self.queue_name])):
             self.log.warning("%s", closed)
         return super().execute(context)
 
-    def execute_complete(self, context: Context, event: Doorbell) -> Any:
-        """Return the doorbell that the trigger heard."""
+    def execute_complete(self, context: Context, event: Notification) -> Any:
+        """Return the notification that the trigger heard."""
         return json.dumps(event)
 
-    def _look(self) -> Any:
+    def _poll(self) -> Any:
         watch = self._trigger().watch()
         rows = PgQueueHook(self.pgqueue_conn_id).run(watch.ask([watch]))
-        return watch.hear([row for row in rows if row.queue_name == self.queue_name], time.monotonic())
+        return watch.receive([row for row in rows if row.queue_name == self.queue_name], time.monotonic())

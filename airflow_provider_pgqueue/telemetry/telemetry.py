@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NAMES: Final = ("dag_id", "run_id", "task_id", "map_index", "try_number")
 """What tells one try of a task instance from all others."""
 _PREFIX: Final = "pgqueue"
-_IN_DOORBELLS: Final = {"ready": "ready", "waiting": "dead", "oldest_age": "oldest_age"}
+_IN_NOTIFICATIONS: Final = {"ready": "ready", "waiting": "dead", "oldest_age": "oldest_age"}
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _TRACER: Final = trace.get_tracer("airflow_provider_pgqueue")
 _TRACE: Final = ("traceparent", "tracestate")
@@ -144,19 +144,19 @@ def record_published(queue_name: str, number: int) -> None:
         _count("published", number, {"queue": queue_name})
 
 
-def record_remedies(queue_name: str | None, summary: Mapping[str, Any]) -> None:
+def record_resolutions(queue_name: str | None, summary: Mapping[str, Any]) -> None:
     """Count what became of dead messages."""
     for name in ("requeued", "dismissed"):
         if summary[name] and not summary["dry_run"]:
             _count(name, summary[name], {"queue": queue_name or "all"})
 
 
-def record_doorbell(doorbell: Mapping[str, Any]) -> None:
-    """Show what a doorbell says: how many are ready or dead, and the age of the oldest in seconds."""
-    for key, name in _IN_DOORBELLS.items():
-        if key in doorbell:
-            name = "dead_oldest_age" if name == "oldest_age" and "waiting" in doorbell else name
-            _show(name, doorbell[key], {"queue": doorbell["queue_name"]})
+def record_notification(notification: Mapping[str, Any]) -> None:
+    """Show what a notification says: how many are ready or dead, and the age of the oldest in seconds."""
+    for key, name in _IN_NOTIFICATIONS.items():
+        if key in notification:
+            name = "dead_oldest_age" if name == "oldest_age" and "waiting" in notification else name
+            _show(name, notification[key], {"queue": notification["queue_name"]})
 
 
 def record_dispatches(queue_name: str, dag_id: str, open_: list[Dispatch]) -> None:

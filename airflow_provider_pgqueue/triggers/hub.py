@@ -37,9 +37,9 @@ from airflow_provider_pgqueue.core.listener import Listener
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.telemetry.telemetry import record_doorbell
+from airflow_provider_pgqueue.telemetry.telemetry import record_notification
 from airflow_provider_pgqueue.triggers.waiter import Waiter
-from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, Doorbell, Rings, Watch
+from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, Notification, NotifiedTimes, Watch
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -58,7 +58,7 @@ class HubTimes:
     """How long a hub waits, in seconds.
 
     :param patience: for the arguments of a lost connection, before it uses those of before.
-    :param min_gap: between two looks.
+    :param min_gap: between two polls.
     :param deadline: for the answer to one question.
     :param linger: after the last has left, before the connection is closed: against churn.
     :param doubt_again: until it asks whether a queue is still there, and not paused.
@@ -75,12 +75,12 @@ class HubTimes:
 _HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDictionary()
 
 
-async def rings(conn_id: str, watch: Watch, times: HubTimes = HubTimes()) -> AsyncGenerator[Doorbell]:
-    """Yield a doorbell each time that there is work for the watch, until the generator is closed.
+async def notification_stream(conn_id: str, watch: Watch, times: HubTimes = HubTimes()) -> AsyncGenerator[Notification]:
+    """Yield a notification each time that there is work for the watch, until the generator is closed.
 
-    Work that is there already rings, too. A lost connection is opened again, followed by a look. Raises errors that a
-    retry cannot fix, such as an unknown connection, or a password that is refused from the beginning; one that is
-    refused later is being changed, and the next try asks Airflow for it again.
+    Work that is there already is notified, too. A lost connection is opened again, followed by a poll. Raises errors
+    that a retry cannot fix, such as an unknown connection, or a password that is refused from the beginning; one that
+    is refused later is being changed, and the next try asks Airflow for it again.
 
     :param times: those of the hub, if this watch is its first.
     """
@@ -88,9 +88,9 @@ async def rings(conn_id: str, watch: Watch, times: HubTimes = HubTimes()) -> Asy
     waiter = hub.join(watch)
     try:
         while True:
-            doorbell = await waiter.next()
-            record_doorbell(doorbell)
-            yield doorbell
+            notification = await waiter.next()
+            record_notification(notification)
+            yield notification
     finally:
         hub.leave(waiter)
 
@@ -116,11 +116,11 @@ class _Hub:
         self._conn_id = conn_id
         self._times = times
         self._waiters: dict[Waiter, None] = {}  # in the order in which they came
-        self._rung: dict[str, Rings] = {}
+        self._notified: dict[str, NotifiedTimes] = {}
         self._paces: dict[Hashable, _Pace] = {}
         self._listener = Listener(
             self._connect,
-            self._look,
+            self._poll,
             min_gap=times.min_gap,
             deadline=None,
             channels=(NEW_MESSAGE, DEAD_MESSAGE),
@@ -138,7 +138,7 @@ class _Hub:
             self._closing.cancel()
             self._closing = None
         if isinstance(watch, ConsumerWatch):
-            watch.share(self._rung)
+            watch.share(self._notified)
         waiter = Waiter(watch, self._times.doubt_again)
         self._waiters[waiter] = None
         if self._pump is None:
@@ -148,7 +148,7 @@ class _Hub:
             )
             self._pump.add_done_callback(self._ended)
         else:
-            # There may be work already, and the next look may be half a minute away.
+            # There may be work already, and the next poll may be half a minute away.
             self._listener.nudge()
         return waiter
 
@@ -241,7 +241,7 @@ class _Hub:
         self._known = await hook.alisten_arguments()
         return self._known
 
-    async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
+    async def _poll(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
         """Run one query for each kind of question, however many ask it, and return how soon to look again."""
         asking: defaultdict[Hashable, list[Waiter]] = defaultdict(list)
         for waiter in self._waiters:
@@ -280,7 +280,7 @@ class _Hub:
         return wishes
 
     async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter]) -> list[timedelta]:
-        """Tell those who ask the same what was found, and return how soon each wishes the next look."""
+        """Tell those who ask the same what was found, and return how soon each wishes the next poll."""
         try:
             rows = await self._in_time(conn, asked[0].watch.ask([waiter.watch for waiter in asked]))
             unknown = await self._any_unknown(conn, asked)
@@ -300,8 +300,8 @@ class _Hub:
         now = asyncio.get_running_loop().time()
         for waiter in asked:
             try:
-                waiter.hear([row for key in waiter.watch.keys for row in found[key]], now)
-                wishes.append(timedelta(seconds=waiter.watch.look_in))
+                waiter.receive([row for key in waiter.watch.keys for row in found[key]], now)
+                wishes.append(timedelta(seconds=waiter.watch.poll_in))
             except Exception as error:
                 self._fail(waiter, error)
         return wishes + ([timedelta(seconds=_UNKNOWN_AGAIN)] if unknown else [])

@@ -8,28 +8,28 @@ from typing import ClassVar, Final, Unpack
 
 from airflow_provider_pgqueue.core.argument import Rule, duration, optional, whole
 from airflow_provider_pgqueue.core.duration import Duration, seconds
-from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger, TriggerArguments
+from airflow_provider_pgqueue.triggers.notification import NotificationTrigger, TriggerArguments
 from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, MessageWatch
 
 MESSAGE_RULES: Final[Mapping[str, Rule]] = {
-    # Counted at each look.
+    # Counted at each poll.
     "min_messages": whole(1, 1_000_000),
     "max_wait": optional(duration(timedelta(0), timedelta(days=366))),
 }
 
 
-class PgQueueMessageTrigger(DoorbellTrigger):
-    """Fires a doorbell `{"queue_name", "ready", "oldest_age", "topics"}` when the queue has messages to lease.
+class PgQueueMessageTrigger(NotificationTrigger):
+    """Fires a notification `{"queue_name", "ready", "oldest_age", "topics"}` when the queue has messages to lease.
 
     `ready` is counted up to about a thousand, `oldest_age` is in seconds, and `topics` has up to twenty different
     topics of the messages that were counted. Messages that cannot be leased now, because of `max_leased`, are not
-    ready. The further parameters are those of `DoorbellTrigger`.
+    ready. The further parameters are those of `NotificationTrigger`.
 
     :param min_messages: fire only when this many messages are ready.
     :param max_wait: the time after which fewer are enough, counted from when the oldest became ready.
     """
 
-    rules: ClassVar[Mapping[str, Rule]] = {**DoorbellTrigger.rules, **MESSAGE_RULES}
+    rules: ClassVar[Mapping[str, Rule]] = {**NotificationTrigger.rules, **MESSAGE_RULES}
     watch_class = MessageWatch
 
     def __init__(

@@ -13,8 +13,8 @@ from airflow_provider_pgqueue.core.argument import POLL_INTERVAL, Rule, check, o
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.message import RESULTS
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
-from airflow_provider_pgqueue.triggers.doorbell import RING_AFTER, InvalidTriggerArgument
-from airflow_provider_pgqueue.triggers.hub import rings
+from airflow_provider_pgqueue.triggers.hub import notification_stream
+from airflow_provider_pgqueue.triggers.notification import NOTIFY_AFTER, InvalidTriggerArgument
 from airflow_provider_pgqueue.triggers.watch import OutcomeWatch
 
 
@@ -52,10 +52,10 @@ class PgQueueOutcomeTrigger(BaseTrigger):
     :param fail_on: the results after which the task must resume, to fail.
     :param follow_requeues: a dead message is not finished until it is dismissed, or requeued and that one is finished.
     :param pgqueue_conn_id: the Airflow connection.
-    :param poll_interval: the time between two looks.
+    :param poll_interval: the time between two polls.
     :param end_task: end the task in the triggerer, unless it has to fail.
     :param with_result: False ends the task without a result.
-    :param ring_after: the time before which the task does not resume in a worker.
+    :param notify_after: the time before which the task does not resume in a worker.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -63,7 +63,7 @@ class PgQueueOutcomeTrigger(BaseTrigger):
         "pgqueue_conn_id": text,
         "end_task": truth,
         "with_result": truth,
-        "ring_after": RING_AFTER,
+        "notify_after": NOTIFY_AFTER,
     }
 
     def __init__(
@@ -79,7 +79,7 @@ class PgQueueOutcomeTrigger(BaseTrigger):
         poll_interval: Duration = 5.0,
         end_task: bool = False,
         with_result: bool = True,
-        ring_after: Duration = 0.0,
+        notify_after: Duration = 0.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ids = ids
@@ -92,7 +92,7 @@ class PgQueueOutcomeTrigger(BaseTrigger):
         self.poll_interval = seconds(poll_interval)
         self.end_task = end_task
         self.with_result = with_result
-        self.ring_after = seconds(ring_after)
+        self.notify_after = seconds(notify_after)
         check_connection_ids({"pgqueue_conn_id": pgqueue_conn_id}, InvalidTriggerArgument)
         check(vars(self), self.rules, InvalidTriggerArgument)
         if (ids is None) == (reference is None):
@@ -121,9 +121,9 @@ class PgQueueOutcomeTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""
         clock = asyncio.get_running_loop().time
-        resume_at = clock() + self.ring_after
-        async with aclosing(rings(self.pgqueue_conn_id, self.watch())) as doorbells:
-            counts = await anext(doorbells)
+        resume_at = clock() + self.notify_after
+        async with aclosing(notification_stream(self.pgqueue_conn_id, self.watch())) as notifications:
+            counts = await anext(notifications)
         # dag.test() resumes the task with whatever it hears.
         if self.end_task and self.task_instance is not None and not self.is_bad(counts):
             yield TaskSuccessEvent(xcoms={"return_value": counts} if self.with_result else None)

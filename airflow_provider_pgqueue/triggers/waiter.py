@@ -1,4 +1,4 @@
-"""Somebody who waits: a watch, the doorbell that it has to hear next, and what it has to be warned of."""
+"""Somebody who waits: a watch, the next notification for it, and the warning that it has to log."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import math
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.message import ClosedQueue
-from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
+from airflow_provider_pgqueue.triggers.watch import Notification, Watch
 
 log = logging.getLogger(__name__)
 _IF_SLOW: Final = "The server is slow, or statement_timeout of this login too short: messages.health() may say why."
 
 
 class Waiter:
-    """A watch and its latest doorbell. One that was not taken is replaced by the next: only the news counts."""
+    """A watch and its latest notification. One that was not taken is replaced by the next: only the news counts."""
 
     def __init__(self, watch: Watch, doubt_again: float) -> None:
         self.watch = watch
@@ -24,18 +24,18 @@ class Waiter:
         self._closed: ClosedQueue | None = None
         self._was_open = False
         self._doubt_at = -math.inf
-        self._doorbell: Doorbell | None = None
+        self._notification: Notification | None = None
         self._warning: str | None = None
         self._error: BaseException | None = None
         self._is_slow = False
         self._is_away = False
-        self._rung = asyncio.Event()
+        self._notified = asyncio.Event()
 
-    async def next(self) -> Doorbell:
-        """Wait for the next doorbell, and return it; log a warning, or raise an error, that came meanwhile."""
+    async def next(self) -> Notification:
+        """Wait for the next notification, and return it; log a warning, or raise an error, that came meanwhile."""
         while True:
-            await self._rung.wait()
-            self._rung.clear()
+            await self._notified.wait()
+            self._notified.clear()
             if self._error is not None:
                 # Several waiters raise one error: without this each of them would add to the traceback of all.
                 raise self._error.with_traceback(None)
@@ -43,9 +43,9 @@ class Waiter:
                 # Here, in the context of whoever waits, so that it is in the log of the task too.
                 log.warning("%s", self._warning)
                 self._warning = None
-            if self._doorbell is not None:
-                doorbell, self._doorbell = self._doorbell, None
-                return doorbell
+            if self._notification is not None:
+                notification, self._notification = self._notification, None
+                return notification
 
     def doubts(self, now: float) -> bool:
         """Return whether it is time to ask for the queue, if it waits for one: always while there is none."""
@@ -59,37 +59,37 @@ class Waiter:
         if closed is not None and closed != self._closed:
             gone = self._was_open and not closed.paused
             self._warning = str(closed).replace("does not exist", "no longer exists") if gone else str(closed)
-            self._rung.set()
+            self._notified.set()
         self._closed = closed
         self._was_open = closed is None or closed.paused
         self._doubt_at = now + self._doubt_again if self._was_open else -math.inf
 
     def see_slow(self, took: float, pause: float) -> None:
-        """Warn that the look was cancelled, once until one succeeds."""
+        """Warn that the poll was cancelled, once until one succeeds."""
         if not self._is_slow:
             queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
             self._warning = (
-                f"{queue}: a look was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
+                f"{queue}: a poll was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
                 f"after it come more rarely. {_IF_SLOW}"
             )
-            self._rung.set()
+            self._notified.set()
         self._is_slow = True
 
     def see_away(self, reason: str | None) -> None:
         """Warn that there is no connection, once until there is one; None says that there is."""
         if reason is not None and not self._is_away:
             self._warning = f"waiting for a connection: {reason}"
-            self._rung.set()
+            self._notified.set()
         self._is_away = reason is not None
 
-    def hear(self, rows: list[Any], now: float) -> None:
-        """Tell the watch what a look found, and keep the doorbell that it rings."""
+    def receive(self, rows: list[Any], now: float) -> None:
+        """Pass to the watch what a poll found, and keep the notification that it returns."""
         self._is_slow = False
-        if doorbell := self.watch.hear(rows, now):
-            self._doorbell = doorbell
-            self._rung.set()
+        if notification := self.watch.receive(rows, now):
+            self._notification = notification
+            self._notified.set()
 
     def fail(self, error: BaseException) -> None:
         """End the waiting with an error."""
         self._error = error
-        self._rung.set()
+        self._notified.set()

@@ -1,7 +1,7 @@
-"""Decides when somebody who waits for a queue is rung.
+"""Decides when somebody who waits for a queue is notified.
 
-A doorbell says that there is work, not which: it has numbers and topics, and whoever hears it leases. It rings as long
-as work remains, so that a lost ring costs time but never a message.
+A notification says that there is work, not which: it has numbers and topics, and whoever receives it leases. It is
+repeated as long as work remains, so that a lost notification costs time but never a message.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.message import RESULTS, DeadQueue, OutcomeCount, ReadyQueue
 from airflow_provider_pgqueue.core.verbs import Statement
 
-Doorbell = dict[str, Any]
-Rings = deque[datetime]
-"""When consumers of one queue were rung, by the clock of the server."""
-_GAP: Final = 2.0  # seconds between two rings: what arrives meanwhile is one burst
-_RAREST: Final = 300.0  # seconds between two rings when ring after ring changes nothing
+Notification = dict[str, Any]
+NotifiedTimes = deque[datetime]
+"""When consumers of one queue were notified, by the clock of the server."""
+_GAP: Final = 2.0  # seconds between two notifications: what arrives meanwhile is one burst
+_RAREST: Final = 300.0  # seconds between two notifications while nothing changes
 _COUNT_UP_TO: Final = 1000
-_CAUSES: Final = 20  # in a doorbell
+_CAUSES: Final = 20  # in a notification
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch(ABC):
-    """Waits for one queue: gets what each look found, and says whether to ring.
+    """Waits for one queue: gets what each poll found, and says whether to notify.
 
-    New work rings at once, though no sooner than two seconds after the last ring. Work that was already there at the
-    last ring rings again after `ring_every` seconds. While nothing at all changes, the pause doubles with each ring, up
-    to five minutes; a change ends that.
+    New work is notified at once, though no sooner than two seconds after the last notification. Work that was already
+    there then is notified again after `notify_every` seconds. While nothing at all changes, the pause doubles with
+    each notification, up to five minutes; a change ends that.
     """
 
     of_queue: ClassVar[bool] = True
@@ -41,16 +41,16 @@ class Watch(ABC):
 
     queue_name: str = ""
     poll_interval: float = 30.0
-    ring_every: float = 10.0
-    _rung_at: float = field(default=-math.inf, init=False)
+    notify_every: float = 10.0
+    _notified_at: float = field(default=-math.inf, init=False)
     _fruitless: int = field(default=0, init=False)
-    """How many rings in a row have changed nothing."""
+    """How many notifications in a row have changed nothing."""
     _state: Hashable = field(default=None, init=False)
     _changed: bool = field(default=True, init=False)
-    """Whether the state has changed since the last ring."""
+    """Whether the state has changed since the last notification."""
     _was_empty: bool = field(default=True, init=False)
-    look_in: float = field(default=0.0, init=False)
-    """Seconds until the next look is needed if nothing rings before."""
+    poll_in: float = field(default=0.0, init=False)
+    """Seconds until the next poll is needed if no notification arrives before."""
 
     @property
     def question(self) -> Hashable:
@@ -59,7 +59,7 @@ class Watch(ABC):
 
     @property
     def asks_every(self) -> float:
-        """The seconds between two looks, whatever rings meanwhile."""
+        """The seconds between two polls, whatever is notified meanwhile."""
         return 0.0
 
     @property
@@ -79,39 +79,39 @@ class Watch(ABC):
         """Return the one query that serves all these watches, which have the same `question`."""
 
     @abstractmethod
-    def _judge(self, rows: Sequence[Any], since_ring: float) -> tuple[Doorbell | None, bool]:
-        """Return the doorbell if the rows of this queue are worth one, and whether there is work since the last."""
+    def _check(self, rows: Sequence[Any], since_notified: float) -> tuple[Notification | None, bool]:
+        """Return a notification if the rows call for one, and whether there is work since the last."""
 
     def _state_of(self, rows: Sequence[Any], now: float) -> Hashable:
         """Return what is another as soon as messages were leased or archived, or new ones came."""
         return None
 
-    def hear(self, rows: Sequence[Any], now: float) -> Doorbell | None:
-        """Return the doorbell to ring now, if any, for what a look found in this queue; `now` is monotonic seconds."""
-        self.look_in = self.poll_interval
-        doorbell, is_new = self._judge(rows, now - self._rung_at)
-        if doorbell is None:
+    def receive(self, rows: Sequence[Any], now: float) -> Notification | None:
+        """Return the notification to send now, if any, for what a poll found; `now` is monotonic seconds."""
+        self.poll_in = self.poll_interval
+        notification, is_new = self._check(rows, now - self._notified_at)
+        if notification is None:
             self._see_nothing()
             return None
         state = self._state_of(rows, now)
         if state != self._state:
             self._state, self._changed, self._fruitless = state, True, 0
         pause = _GAP if is_new or self._was_empty else self._pause()
-        if now - self._rung_at < pause:
-            self.look_in = min(self.look_in, self._rung_at + pause - now)
+        if now - self._notified_at < pause:
+            self.poll_in = min(self.poll_in, self._notified_at + pause - now)
             return None
         self._fruitless = 0 if self._changed else self._fruitless + 1
-        self._rung_at, self._changed, self._was_empty = now, False, False
-        self.look_in = min(self.look_in, self._pause())
-        return doorbell
+        self._notified_at, self._changed, self._was_empty = now, False, False
+        self.poll_in = min(self.poll_in, self._pause())
+        return notification
 
     def _see_nothing(self) -> None:
         # What comes next is new, however old it is: its lease may have expired.
         self._was_empty, self._state = True, None
 
     def _pause(self) -> float:
-        longest = max(self.ring_every, _RAREST)
-        return max(_GAP, min(self.ring_every * 2.0**self._fruitless, longest))
+        longest = max(self.notify_every, _RAREST)
+        return max(_GAP, min(self.notify_every * 2.0**self._fruitless, longest))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,22 +128,22 @@ class MessageWatch(Watch):
             count_up_to=max(_COUNT_UP_TO, *(watch.min_messages for watch in watches)),
         )
 
-    def _judge(self, rows: Sequence[ReadyQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
+    def _check(self, rows: Sequence[ReadyQueue], since_notified: float) -> tuple[Notification | None, bool]:
         if not rows or not rows[0].ready or rows[0].oldest_age is None:
             return None, False
         ready, age = rows[0].ready, rows[0].oldest_age.total_seconds()
         if ready < self.min_messages and (self.max_wait is None or age < self.max_wait):
             if self.max_wait is not None:
-                self.look_in = min(self.look_in, self.max_wait - age)
+                self.poll_in = min(self.poll_in, self.max_wait - age)
             return None, False
-        doorbell = {
+        notification = {
             "queue_name": self.queue_name,
             "ready": ready,
             "oldest_age": round(age, 3),
             "topics": rows[0].topics,
         }
-        # If even the oldest came after the last ring, then all that rang before has been taken.
-        return doorbell, age < since_ring
+        # If even the oldest came after the last notification, then all that was there before has been taken.
+        return notification, age < since_notified
 
     def _state_of(self, rows: Sequence[ReadyQueue], now: float) -> Hashable:
         # The time of the oldest too, because `ready` counts no further than to a thousand.
@@ -152,40 +152,40 @@ class MessageWatch(Watch):
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerWatch(MessageWatch):
-    """Waits for a message to take: of the consumers that wait for one queue, no more are rung than messages are ready.
+    """Waits for a message to take. At most as many consumers of a queue are notified as messages are ready.
 
-    A consumer that was rung counts for `poll_interval` seconds, or until all that was ready then has been taken.
+    A consumer that was notified counts for `poll_interval` seconds, or until all that was ready then has been taken.
     """
 
-    _rung: Rings = field(default_factory=deque, init=False)
+    _notified: NotifiedTimes = field(default_factory=deque, init=False)
 
     @property
     def question(self) -> Hashable:
         """The same as that of a MessageWatch, so that one query serves both."""
         return MessageWatch
 
-    def share(self, shared: MutableMapping[str, Rings]) -> None:
-        """Count the rings together with the others of the queue; call it before the first look."""
-        self._rung = shared.setdefault(self.queue_name, self._rung)
+    def share(self, shared: MutableMapping[str, NotifiedTimes]) -> None:
+        """Count the notifications together with the others of the queue; call it before the first poll."""
+        self._notified = shared.setdefault(self.queue_name, self._notified)
 
-    def hear(self, rows: Sequence[Any], now: float) -> Doorbell | None:
-        doorbell = MessageWatch.hear(self, rows, now)  # super() finds no class with slots
-        if doorbell is None:
+    def receive(self, rows: Sequence[Any], now: float) -> Notification | None:
+        notification = MessageWatch.receive(self, rows, now)  # super() finds no class with slots
+        if notification is None:
             return None
         oldest_at, lasts = rows[0].oldest_at, timedelta(seconds=self.poll_interval)
         moment = oldest_at + rows[0].oldest_age
-        while self._rung and self._rung[0] <= max(oldest_at, moment - lasts):
-            self._rung.popleft()
-        if len(self._rung) >= rows[0].ready:
-            self._rung_at, self.look_in = -math.inf, (self._rung[0] + lasts - moment).total_seconds()
+        while self._notified and self._notified[0] <= max(oldest_at, moment - lasts):
+            self._notified.popleft()
+        if len(self._notified) >= rows[0].ready:
+            self._notified_at, self.poll_in = -math.inf, (self._notified[0] + lasts - moment).total_seconds()
             return None
-        self._rung.append(moment)
-        return doorbell
+        self._notified.append(moment)
+        return notification
 
 
 @dataclass(slots=True, kw_only=True)
 class DeadMessageWatch(Watch):
-    """Waits for dead messages without a remedy and without a lease, with these `results` or any."""
+    """Waits for open dead messages that nobody has leased, with these `results` or any."""
 
     results: Sequence[str] | None = None
 
@@ -193,7 +193,7 @@ class DeadMessageWatch(Watch):
     def ask(cls, watches: Collection[Self]) -> Statement[list[DeadQueue]]:
         return verbs.dead_queues(sorted({watch.queue_name for watch in watches}))
 
-    def _judge(self, rows: Sequence[DeadQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
+    def _check(self, rows: Sequence[DeadQueue], since_notified: float) -> tuple[Notification | None, bool]:
         rows = [row for row in rows if self._counts(row)]
         if not rows:
             return None, False
@@ -205,7 +205,7 @@ class DeadMessageWatch(Watch):
             "newest_id": newest,
             "oldest_age": round(max(row.oldest_age for row in rows).total_seconds(), 3),
             "causes": causes[:_CAUSES],
-        }, min(row.newest_age for row in rows).total_seconds() < since_ring
+        }, min(row.newest_age for row in rows).total_seconds() < since_notified
 
     def _state_of(self, rows: Sequence[DeadQueue], now: float) -> Hashable:
         return frozenset((row.result, row.waiting, row.newest_id) for row in rows if self._counts(row))
@@ -221,8 +221,8 @@ class DeadMessageWatch(Watch):
 class OutcomeWatch(Watch):
     """Waits until messages are finished: those with these `ids`, or `expected` of them with this `reference`.
 
-    No notification tells of that, so it is asked every `poll_interval` seconds. The doorbell has the number of messages
-    for each of the `RESULTS`, and for `unknown`.
+    No notification tells of that, so it is asked every `poll_interval` seconds. The notification has the number of
+    messages for each of the `RESULTS`, and for `unknown`.
     """
 
     of_queue: ClassVar[bool] = False
@@ -259,7 +259,7 @@ class OutcomeWatch(Watch):
             follow_requeues=one.follow_requeues,
         )
 
-    def _judge(self, rows: Sequence[OutcomeCount], since_ring: float) -> tuple[Doorbell | None, bool]:
+    def _check(self, rows: Sequence[OutcomeCount], since_notified: float) -> tuple[Notification | None, bool]:
         counts = {row.result: row.number for row in rows}
         if None in counts or sum(counts.values()) < (self.expected or 0):
             return None, False

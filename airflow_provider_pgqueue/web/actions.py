@@ -33,7 +33,7 @@ router = APIRouter()
 Connection = psycopg.Connection[Any]
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 _LONGEST: Final = 200_000  # letters of a body that a form shows
-_HELD: Final = "Nothing was done: it has a remedy by now, or somebody holds it."
+_HELD: Final = "Nothing was done: it is resolved by now, or somebody holds it."
 _PART: Final = InvalidArgument(
     "a part was sent twice; it was done once, and the action stopped here", "What is left was counted again."
 )
@@ -49,7 +49,7 @@ class Action:
 
     title: str
     button: str
-    says: str
+    description: str
     verb: str
     arguments: Callable[[Connection, str, Form], dict[str, Any]]
     done: str
@@ -94,7 +94,7 @@ def _requeue_one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
 def _dead(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     """Raise 409 if nothing is to be done about a message."""
     if not run(conn, verbs.dead_ids(verbs.DeadFilter(name, ids=[int(given["id"])]))):
-        raise HTTPException(409, f"Message {given['id']} is not dead, or has a remedy already: there is nothing to do.")
+        raise HTTPException(409, f"Message {given['id']} is not dead, or is resolved already: there is nothing to do.")
     return {}
 
 
@@ -156,7 +156,7 @@ OF_QUEUES: Final[dict[str, Action]] = {
     "resume": Action(
         "Resume this queue?",
         "Resume",
-        "Its messages can be leased again, and its consumers are rung.",
+        "Its messages can be leased again, and its consumers are notified.",
         "resume_queue",
         _only_name,
         "The queue is resumed.",
@@ -354,7 +354,7 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> R
             if many is not None:
                 arguments["max_messages"] = many.next
             if action.verb in ("requeue_dead", "dismiss_dead"):
-                arguments["remedied_by"] = person.name
+                arguments["resolved_by"] = person.name
             first = run(conn, verbs.act_for(person.name, UUID(form["request"])))
             rows = run(conn, Statement(action.verb, arguments, list)) if first else None
     except QueueError:
@@ -368,17 +368,17 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> R
         return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
     done = request.path_params["action"]
     if rows is None:
-        return _tell(request, done="again")
+        return _redirect(request, done="again")
     if many is None:
-        return _tell(request, done=done, n=_many(action, rows))
+        return _redirect(request, done=done, n=_many(action, rows))
     so_far = dead.Progress(many.asked, many.done + len(rows))
     if many.later and len(rows) == many.next:
         given = {key: form[key] for key in (*dead.FILTER, "reason") if form.get(key)}
         return page(request, "progress.html", action=action, queue_name=name, given=given, many=so_far)
-    return _tell(request, done=done, n=so_far.done, of=so_far.asked)
+    return _redirect(request, done=done, n=so_far.done, of=so_far.asked)
 
 
-def _tell(request: Request, **said: Any) -> Response:
+def _redirect(request: Request, **said: Any) -> Response:
     """Lead to the page of the queue or message, which says what came of the action."""
     path = path_of(request).rpartition("/")[0]
     return RedirectResponse(f"{root_of(request)}{path}?{urlencode(vouched(request, path, **said))}", 303)

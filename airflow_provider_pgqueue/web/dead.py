@@ -44,7 +44,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "newest": found["newest"],
         "most": MOST,
         "counted_up_to": _COUNTED,
-        "at_once": TUNING.remedies_at_once,
+        "at_once": TUNING.resolutions_at_once,
         "results": DEAD_RESULTS,
         # A field for a time takes no time zone.
         "asked": asked | {key: (which[key] or "")[:19] for key in ("since", "until")},
@@ -68,7 +68,7 @@ class Progress:
     @property
     def next(self) -> int:
         """How many messages the next transaction takes; 0 at the end."""
-        return max(0, min(TUNING.remedies_at_once, self.asked - self.done))
+        return max(0, min(TUNING.resolutions_at_once, self.asked - self.done))
 
     @property
     def later(self) -> int:

@@ -85,11 +85,11 @@ def _rows(conn: psycopg.Connection[Any], name: str | None, wanted: Mapping[str, 
 
 
 def _further(conn: psycopg.Connection[Any], wanted: Mapping[str, Any], rows: list[Row] | Refused) -> int | None:
-    """Return the id from which to continue if a list reached its limit of looks before its page was full."""
+    """Return the id from which to continue if a list read as many rows as it may before its page was full."""
     found = any(wanted[name] for name in ("reference", "fingerprint", "since", "until"))
     if isinstance(rows, Refused) or len(rows) >= _PER_PAGE or wanted["state"] != "done" or found:
         return None
-    last = rows_of(conn, "looked_back_to", after_id=wanted["after_id"])
+    last = rows_of(conn, "scanned_back_to", after_id=wanted["after_id"])
     return last[0]["id"] if last else None
 
 

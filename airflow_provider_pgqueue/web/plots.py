@@ -26,7 +26,7 @@ class Plot:
 
     key: str
     title: str
-    says: str
+    description: str
     values: str
     names: list[str]
     rows: list[tuple[datetime, list[Any]]]
@@ -44,7 +44,7 @@ def plots_of(history: list[Row], step: timedelta) -> list[Plot]:
         ("waits", "Time from publish to lease", "how long messages waited: p50, p95 and p99", _WAITS, "seconds"),
         ("runs", "Time from lease to archive", "how long handlers took: p50, p95 and p99", _RUNS, "seconds"),
     )
-    return [_plot(key, title, says, rows, lines, unit) for key, title, says, lines, unit in said]
+    return [_plot(key, title, description, rows, lines, unit) for key, title, description, lines, unit in said]
 
 
 def _with_sums(row: Row) -> Row:
@@ -52,7 +52,9 @@ def _with_sums(row: Row) -> Row:
     return row | {"dead_now": row["dead"], "dead": dead}
 
 
-def _plot(key: str, title: str, says: str, rows: list[Row], lines: tuple[tuple[str, str, str], ...], unit: str) -> Plot:
+def _plot(
+    key: str, title: str, description: str, rows: list[Row], lines: tuple[tuple[str, str, str], ...], unit: str
+) -> Plot:
     series = [
         {"name": name, "colour": colour, "values": [_drawn(row[column]) for row in rows]}
         for column, name, colour in lines
@@ -65,7 +67,7 @@ def _plot(key: str, title: str, says: str, rows: list[Row], lines: tuple[tuple[s
     return Plot(
         key,
         title,
-        says,
+        description,
         json.dumps(drawn, separators=(",", ":")),
         [name for _, name, _ in lines],
         [(row["bucket_at"], [row[column] for column, _, _ in lines]) for row in reversed(rows)],

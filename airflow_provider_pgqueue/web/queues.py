@@ -143,7 +143,7 @@ def _sum(queues: Sequence[QueueStatus], name: Literal["ready", "leased", "delaye
 
 
 def is_behind(known_until: datetime) -> bool:
-    """Whether the history, which the upkeep records each minute, should be known for longer than this."""
+    """Whether the history, which maintenance records each minute, should be known for longer than this."""
     return datetime.now(UTC) - known_until > timedelta(minutes=5)
 
 

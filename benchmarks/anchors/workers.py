@@ -89,7 +89,7 @@ class Workers:
             if self.setup:
                 conn.execute(self.setup.encode())
             with clients(*arguments, module=_ROLES, **options) as started:
-                _tell(started, "go")
+                _write(started, "go")
                 time.sleep(_UNTIL_THEY_LISTEN)
                 before = bench.server.cpu_seconds()
                 conn.execute(self.publish.encode(), {"keys": list(keys)})
@@ -97,15 +97,15 @@ class Workers:
                 while scalar(conn, self.waiting or self.peer.count):
                     time.sleep(0.2)
                 server = bench.server.cpu_seconds() - before
-                _tell(started, "stop")
+                _write(started, "stop")
                 results = [client.result() for client in started]
         entries = [tuple(entry) for result in results for entry in result["entries"]]
         return Handled(entries, server + sum(result["cpu"] for result in results))
 
 
-def _tell(started: Sequence[Client], word: str) -> None:
+def _write(started: Sequence[Client], word: str) -> None:
     for client in started:
-        client.tell(word)
+        client.write(word)
 
 
 def turns(bench: Bench, contestants: Mapping[str, Workers], keys: Sequence[str]) -> dict[str, list[Handled]]:

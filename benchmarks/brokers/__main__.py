@@ -108,7 +108,7 @@ def sqs() -> Iterator[Broker]:
         )
 
 
-# With the pauses between two looks that a trigger has by default, and with a second.
+# With the pauses between two polls that a trigger has by default, and with a second.
 _CASES: Final[dict[str, tuple[Callable[[], Any], dict[str, Any], str]]] = {
     "pgqueue": (pgqueue, {}, "`PgQueueMessageTrigger`, as by default"),
     "redis": (redis, {}, "Redis, `AwaitMessageTrigger`, as by default (looks every 60 s)"),

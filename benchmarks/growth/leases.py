@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Final
 
-from airflow_provider_pgqueue.core.upkeep import do_upkeep
+from airflow_provider_pgqueue.core.maintenance import run_maintenance
 from benchmarks.bench import Bench, case
 from benchmarks.growth.sample import GROUP, prepared
 from benchmarks.measure import in_turns
@@ -48,7 +48,7 @@ def _wait_until(moment: datetime) -> None:
     sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()))
 
 
-@case("growth-expired", "25,000 to 800,000 leases expire at once: the upkeep, and leases meanwhile", group=GROUP)
+@case("growth-expired", "25,000 to 800,000 leases expire at once: maintenance, and leases meanwhile", group=GROUP)
 def expired(bench: Bench) -> list[Line]:
     sizes = [10_000, 30_000] if bench.quick else [25_000, 100_000, 400_000, 800_000]
     rounds = 1 if bench.quick else 3
@@ -59,20 +59,20 @@ def expired(bench: Bench) -> list[Line]:
                 found[size].append(_end(bench, database, conn, size))
     each = {size: [one.microseconds for one in all_] for size, all_ in found.items()}
     longest = {size: [one.longest for one in all_] for size, all_ in found.items()}
-    bench.curve("growth-expired", "leases that expire at once", "µs per message", {"upkeep": each}, limit=20)
+    bench.curve("growth-expired", "leases that expire at once", "µs per message", {"maintenance": each}, limit=20)
     first, last = sizes[0], sizes[-1]
     name = f"{last:,} leases expire at once"
     return [
-        Limit(f"{name}: upkeep", each[last], "µs/msg", 20),
-        Row(f"{name}: upkeep", f"{first:,} at once", each[last], each[first], "µs/msg", 1.3, at_least=False),
-        Limit(f"{name}: left after an upkeep", [one.left for one in found[last]], "leases", 0),
+        Limit(f"{name}: maintenance", each[last], "µs/msg", 20),
+        Row(f"{name}: maintenance", f"{first:,} at once", each[last], each[first], "µs/msg", 1.3, at_least=False),
+        Limit(f"{name}: left after a maintenance run", [one.left for one in found[last]], "leases", 0),
         Limit(f"{name}: longest lease meanwhile", longest[last], "ms", 100),
         Limit(f"{name}: leases meanwhile that found nothing", [100 * one.empty for one in found[last]], "%", 0),
     ]
 
 
 class Ended:
-    """What an upkeep did with leases that had expired, and what consumers saw meanwhile."""
+    """What a maintenance run did with leases that had expired, and what consumers saw meanwhile."""
 
     def __init__(self, messages: int, seconds: float, left: int, waits: list[tuple[float, int]]) -> None:
         self.microseconds = seconds / max(1, messages - left) * 1e6
@@ -89,7 +89,7 @@ def _end(bench: Bench, database: str, conn: Connection, messages: int) -> Ended:
     _wait_until(until)
     with _consumer(bench, database) as waits:
         started = monotonic()
-        do_upkeep(conn)
+        run_maintenance(conn)
         seconds = monotonic() - started
         left = scalar(conn, _EXPIRED)
     return Ended(messages, seconds, left, waits)

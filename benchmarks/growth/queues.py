@@ -25,16 +25,16 @@ _NEW_MESSAGES: Final = (
 _RELATIONS: Final = "SELECT count(*) FROM pg_class WHERE relnamespace = 'messages'::regnamespace"
 
 
-@case("growth-queues", "upkeep, ready_queues, status and create_queue with 100 to 10,000 queues", group=GROUP)
+@case("growth-queues", "maintenance, ready_queues, status and create_queue with 100 to 10,000 queues", group=GROUP)
 def queues(bench: Bench) -> list[Line]:
     sizes = [50, 500] if bench.quick else [100, 1000, 10_000]
     statements = {
-        "upkeep()": "SELECT messages.upkeep()",
+        "maintain()": "SELECT messages.maintain()",
         "ready_queues()": "SELECT count(*) FROM messages.ready_queues()",
         "status()": "SELECT count(*) FROM messages.status()",
         "create_queue()": "SELECT messages.create_queue('another')",
     }
-    limits = {"upkeep()": 1000.0, "ready_queues()": 300.0}
+    limits = {"maintain()": 1000.0, "ready_queues()": 300.0}
     series: dict[str, dict[int, list[float]]] = {name: {} for name in statements}
     relations = {}
     with prepared(bench, "queues", PGQUEUE) as (_, conn):

@@ -12,9 +12,10 @@ from benchmarks.server import Connection
 TUNED: Final = """ALTER TABLE pgmq.q_bench SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01,
 autovacuum_vacuum_threshold = 50, autovacuum_vacuum_cost_delay = 2, autovacuum_analyze_scale_factor = 0.05)"""
 
-# With its own doorbell: for each statement, and at most four times a second, which is what its function does by itself.
-RINGS: Final = "SELECT pgmq.enable_notify_insert('bench', 0)"
-RINGS_THROTTLED: Final = "SELECT pgmq.enable_notify_insert('bench', 250)"
+# With its own notification: for each statement, and at most four times a second, which is what its function does by
+# itself.
+NOTIFICATIONS: Final = "SELECT pgmq.enable_notify_insert('bench', 0)"
+NOTIFICATIONS_THROTTLED: Final = "SELECT pgmq.enable_notify_insert('bench', 250)"
 
 
 def version() -> str:

@@ -1,4 +1,4 @@
-"""The convention this project grew from: two tables, a row trigger that rings with the id, a lock by id.
+"""The convention this project grew from: two tables, a row trigger that notifies with the id, a lock by id.
 
 Its consumers learn ids from NOTIFY and race for each. Here every consumer knows its ids beforehand and none is
 contended, which is the best case.
@@ -30,9 +30,9 @@ CREATE TABLE messages.message_archive (
     handled_by  varchar(50)     NOT NULL,
     details     text
 );
-CREATE FUNCTION messages.ring() RETURNS trigger LANGUAGE plpgsql AS
+CREATE FUNCTION messages.notify_worker() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_notify('new_message', NEW.id::text); RETURN NEW; END $$;
-CREATE TRIGGER ring AFTER INSERT ON messages.message FOR EACH ROW EXECUTE FUNCTION messages.ring();
+CREATE TRIGGER notify_worker AFTER INSERT ON messages.message FOR EACH ROW EXECUTE FUNCTION messages.notify_worker();
 """
 
 

@@ -1,8 +1,9 @@
 """Runs all parts at half of what they can do for hours, and prints and draws what grows.
 
 A publisher and a worker carry the load; a real Airflow consumes a watched queue and dispatches another; the Queues page
-is looked at every five seconds, and the upkeep runs every minute. Every ten minutes a session holds a snapshot for two,
-which stands for the dump or the long report of each day. The archive, which keeps everything, is exported four times.
+is looked at every five seconds, and maintenance runs every minute. Every ten minutes a session holds a snapshot for
+two, which stands for the dump or the long report of each day. The archive, which keeps everything, is exported four
+times.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import psutil
 import psycopg
 
 from airflow_provider_pgqueue.core import install, run, verbs
-from airflow_provider_pgqueue.core.upkeep import do_upkeep
+from airflow_provider_pgqueue.core.maintenance import run_maintenance
 from benchmarks.soak import NOTES
 from tools import ROOT, STATE, run_main
 from tools.airflow import Stack
@@ -164,10 +165,10 @@ class Soak:
             for queue in ("watched", "dispatched"):
                 run(conn, verbs.publish_batch(queue, range(dags.BATCH)))
 
-    def upkeep(self) -> None:
-        """Do one round of the upkeep."""
+    def maintenance(self) -> None:
+        """Run maintenance once."""
         with self.connect() as conn:
-            do_upkeep(conn)
+            run_maintenance(conn)
 
     def hold(self) -> None:
         """Hold a snapshot for a fifth of the period, after as long without one."""
@@ -186,7 +187,7 @@ class Soak:
             if process.wait():
                 raise RuntimeError(f"the export failed; see {self.directory / 'export.log'}")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Load the Queues page."""
         url = (self.directory / "web.log").read_text().split("http", 1)[1].split()[0]
         urllib.request.urlopen(f"http{url}", timeout=30).read()
@@ -222,10 +223,10 @@ class Soak:
             works = {
                 "publish": (0.05, lambda: self.publish(publisher, max(1, self.rate // 20))),
                 "trickle": (30.0, self.trickle),
-                "upkeep": (60.0, self.upkeep),
+                "maintenance": (60.0, self.maintenance),
                 "hold": (self.period, self.hold),
                 "export": (self.seconds / 4, self.export),
-                "look": (5.0, self.look),
+                "look": (5.0, self.poll),
             }
             samples: list[Sample] = []
             began = time.time()

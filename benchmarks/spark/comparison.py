@@ -17,8 +17,8 @@ from benchmarks.spark.usage import Usage
 
 _ARCHIVE: Final = """
 (SELECT id, queue_name, result, created_at, leased_at, archived_at, priority, attempts, requeues, requeued_from,
-        handled_by, details, reference, topic, group_key, fingerprint, remedy, remedied_at, remedied_by, requeued_as,
-        dismissed_for, headers::text, output::text, failure::text, message::text, xid::text
+        handled_by, details, reference, topic, group_key, fingerprint, resolution, resolved_at, resolved_by,
+        requeued_as, dismissed_for, headers::text, output::text, failure::text, message::text, xid::text
    FROM messages.message_archive) AS archive
 """
 _EMPTY: Final = "TRUNCATE messages.message"

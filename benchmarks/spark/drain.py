@@ -25,7 +25,7 @@ def drain_and_objects(place: Place, messages: int, rounds: int) -> list[Line]:
     """Work a queue off in one task, and as a Consumer does; no Spark in between."""
     functions: dict[str, tuple[Callable[[pa.Table], Any], Callable[[list[Message]], Any]]] = {
         "nothing": (lambda table: None, lambda found: None),
-        "an output": (_judge, lambda found: [_outcome(message) for message in found]),
+        "an output": (_check, lambda found: [_outcome(message) for message in found]),
     }
     lines: list[Line] = []
     with place.database("drain") as dsn:
@@ -72,7 +72,7 @@ def _consume(dsn: str, function: Callable[[list[Message]], Any]) -> None:
         Consumer(queue_name="bench", handle_batch=function, batch_size=_BATCH).drain(conn)
 
 
-def _judge(table: pa.Table) -> pa.Table:
+def _check(table: pa.Table) -> pa.Table:
     outputs = [_output(json.loads(message)) for message in table["message"].to_pylist()]
     return pa.table({"id": table["id"], "result": ["success"] * len(table), "output": map(json.dumps, outputs)})
 

@@ -61,13 +61,13 @@ class _Watched:
         self.peak: dict[str, float] = {}
         self._trees = trees
         self._seen: dict[psutil.Process, tuple[str, float, float]] = {}
-        self._look(before=True)
+        self._poll(before=True)
 
     def until(self, stop: threading.Event) -> None:
         """Look at them every now and then."""
         while not stop.wait(EVERY):
-            self._look()
-        self._look()
+            self._poll()
+        self._poll()
 
     def spent(self) -> Counter[str]:
         """Return the CPU seconds of each kind."""
@@ -76,7 +76,7 @@ class _Watched:
             spent[kind] += at_last - at_first
         return spent
 
-    def _look(self, *, before: bool = False) -> None:
+    def _poll(self, *, before: bool = False) -> None:
         for kind, process in _processes(self._trees):
             with suppress(psutil.Error):
                 times = process.cpu_times()

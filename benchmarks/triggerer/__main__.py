@@ -28,18 +28,18 @@ _WAKES: Final = 20  # queues that are woken in a phase
 
 
 def wake(bench: Bench, conn: Connection, queues: range, pause: float) -> tuple[list[float], list[float]]:
-    """Publish to one queue at a time; return the seconds to each ring, and to each end of a task."""
-    rings: list[float] = []
+    """Publish to one queue at a time; return the seconds to each notification, and to each end of a task."""
+    notifications: list[float] = []
     published: dict[int, float] = {}
     for number in queues:
         run(conn, verbs.publish(f"wait_{number}", 1))
         published[number] = time.time()
         time.sleep(pause)
     for number, moment in published.items():
-        wait(lambda number=number, moment=moment: len(bench.fired(f"wait_{number}", moment - 1)) >= WAITERS, "rings")
-        rings += [fired - moment for fired in bench.fired(f"wait_{number}", moment - 1)]
+        wait(lambda number=number, moment=moment: len(bench.fired(f"wait_{number}", moment - 1)) >= WAITERS, "notifies")
+        notifications += [fired - moment for fired in bench.fired(f"wait_{number}", moment - 1)]
     ends = ended(bench, queues)
-    return rings, [end - published[number] for number, found in ends.items() for end in found]
+    return notifications, [end - published[number] for number, found in ends.items() for end in found]
 
 
 def quantiles(values: list[float]) -> str:
@@ -68,12 +68,12 @@ def phase(bench: Bench, name: str, queues: range, load: Callable[[Connection], N
             most = max(most, len(bench.listeners()))
         cpu = (sum(process.cpu_times()[:2]) - before) / (time.time() - began_at)
         worst, usual = bench.late(began_at)
-        rings, ends = wake(bench, conn, queues, 0.7 if load is None else 0.2)
-    bench.say(f"{name}: sessions", str(most))
-    bench.say(f"{name}: CPU of the process of the triggers", f"{100 * cpu:.1f} %")
-    bench.say(f"{name}: delay of its loop", f"median {1000 * usual:.1f} ms, worst {1000 * worst:.0f} ms")
-    bench.say(f"{name}: publish to ring, {len(rings)} sensors", quantiles(rings))
-    bench.say(f"{name}: publish to the end of the task", quantiles(ends))
+        notifications, ends = wake(bench, conn, queues, 0.7 if load is None else 0.2)
+    bench.add_row(f"{name}: sessions", str(most))
+    bench.add_row(f"{name}: CPU of the process of the triggers", f"{100 * cpu:.1f} %")
+    bench.add_row(f"{name}: delay of its loop", f"median {1000 * usual:.1f} ms, worst {1000 * worst:.0f} ms")
+    bench.add_row(f"{name}: publish to event, {len(notifications)} sensors", quantiles(notifications))
+    bench.add_row(f"{name}: publish to the end of the task", quantiles(ends))
 
 
 def publish_everywhere(conn: Connection) -> None:
@@ -96,14 +96,14 @@ def fill(bench: Bench) -> None:
     wait(lambda: "late " in bench.notes.read_text(), "a loop that is measured")
     time.sleep(5)
     alone = megabytes(bench.runner())
-    bench.say("memory of the process of the triggers with 100 watchers", f"{alone:.0f} MB")
+    bench.add_row("memory of the process of the triggers with 100 watchers", f"{alone:.0f} MB")
     airflow(bench, "benchmarks.triggerer.defer")
     with psycopg.connect(bench.stack.metadata, autocommit=True) as conn:
         taken = "SELECT count(*) FROM trigger WHERE triggerer_id IS NOT NULL"
         took = wait(lambda: conn.execute(taken).fetchone() == (1000 + QUEUES + 1,), "triggers that were taken")
-    bench.say("1,000 deferred sensors: taken by the triggerer within", f"{took:.1f} s")
+    bench.add_row("1,000 deferred sensors: taken by the triggerer within", f"{took:.1f} s")
     time.sleep(10)
-    bench.say("memory with the sensors, too", f"{megabytes(bench.runner()):.0f} MB")
+    bench.add_row("memory with the sensors, too", f"{megabytes(bench.runner()):.0f} MB")
 
 
 def wait_and_wake(bench: Bench) -> None:
@@ -111,14 +111,16 @@ def wait_and_wake(bench: Bench) -> None:
     phase(bench, "idle", range(_WAKES), None)
     phase(bench, "busy", range(_WAKES, 2 * _WAKES), publish_everywhere)
     log = (bench.stack.logs / "triggerer.log").read_text()
-    bench.say("warnings of Airflow that the loop was blocked", str(log.count("async thread was blocked")))
+    bench.add_row("warnings of Airflow that the loop was blocked", str(log.count("async thread was blocked")))
 
 
 def recover_from(bench: Bench, faults: list[str], rounds: int) -> None:
     """Measure how it recovers from each of the faults."""
     print("\nSeconds from the fault, median (longest):\n")
-    bench.say("fault", "times", "the database takes a message", "the last of ten sensors rings", "the last task ended")
-    bench.say("---", "---", "---", "---", "---")
+    bench.add_row(
+        "fault", "times", "the database takes a message", "the last of ten sensors fires", "the last task ended"
+    )
+    bench.add_row("---", "---", "---", "---", "---")
     for place, fault in enumerate(faults):
         first = 2 * _WAKES + place * rounds
         recover(bench, fault, range(first, first + rounds))
@@ -133,8 +135,8 @@ def main() -> None:
     faults = [fault for fault in FAULTS if not arguments.only or fault in arguments.only]
     print(f"load: {os.getloadavg()[0]:.1f}\n")
     with benched(arguments.seconds) as bench:
-        bench.say("Airflow", version("apache-airflow"))
-        bench.say("---", "---")
+        bench.add_row("Airflow", version("apache-airflow"))
+        bench.add_row("---", "---")
         fill(bench)
         if not arguments.only or _WAITING in arguments.only:
             wait_and_wake(bench)

@@ -37,7 +37,7 @@ class Bench:
     notes: Path
     seconds: float
 
-    def say(self, *cells: str) -> None:
+    def add_row(self, *cells: str) -> None:
         """Print a line of a table."""
         print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -77,10 +77,10 @@ class Bench:
         raise RuntimeError("no process of the triggerer listens")
 
 
-def wait(look: Callable[[], Any], what: str, timeout: float = 300) -> float:
+def wait(poll: Callable[[], Any], what: str, timeout: float = 300) -> float:
     """Wait until it is so, and return the seconds that took."""
     began_at = time.monotonic()
-    while not look():
+    while not poll():
         if time.monotonic() - began_at > timeout:
             raise TimeoutError(f"no {what} within {timeout:.0f} s")
         time.sleep(0.05)

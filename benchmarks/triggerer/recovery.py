@@ -55,7 +55,7 @@ FAULTS: Final[Mapping[str, tuple[str, Callable[[Bench], None]]]] = {
 def recover(bench: Bench, fault: str, queues: range) -> None:
     """Break something once for each queue, each time when all is well again, and say how long the tasks waited."""
     title, fail = FAULTS[fault]
-    written, rings, ends = [], [], []
+    written, notifications, ends = [], [], []
     for number in queues:
         if fail in (fail_over, fail_over_silently):
             bench.pair.repair()
@@ -63,13 +63,13 @@ def recover(bench: Bench, fault: str, queues: range) -> None:
         began_at = time.time()
         fail(bench)
         written.append(_publish(bench, number) - began_at)
-        wait(lambda number=number, since=began_at: _heard(bench, number, since), "rings after a fault")
-        rings.append(max(bench.fired(f"wait_{number}", began_at)) - began_at)
+        wait(lambda number=number, since=began_at: _all_notified(bench, number, since), "events after a fault")
+        notifications.append(max(bench.fired(f"wait_{number}", began_at)) - began_at)
         ends.append(max(ended(bench, range(number, number + 1))[number]) - began_at)
-    bench.say(title, str(len(queues)), *(_times(values) for values in (written, rings, ends)))
+    bench.add_row(title, str(len(queues)), *(_times(values) for values in (written, notifications, ends)))
 
 
-def _heard(bench: Bench, number: int, since: float) -> bool:
+def _all_notified(bench: Bench, number: int, since: float) -> bool:
     return len(bench.fired(f"wait_{number}", since)) >= WAITERS
 
 

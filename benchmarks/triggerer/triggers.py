@@ -25,19 +25,19 @@ def note(text: str) -> None:
 
 
 class RecordedTrigger(PgQueueMessageTrigger):
-    """The message trigger, which notes each ring: `fired QUEUE TIME`."""
+    """The message trigger, which notes each notification: `fired QUEUE TIME`."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire as ever."""
-        async for ring in super().run():
+        async for fired in super().run():
             note(f"fired {self.queue_name}")
-            yield ring
+            yield fired
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Fire as ever, for a watcher."""
-        async for ring in super().filter_shared_stream(shared_stream):
+        async for fired in super().filter_shared_stream(shared_stream):
             note(f"fired {self.queue_name}")
-            yield ring
+            yield fired
 
 
 class LoopDelayTrigger(BaseEventTrigger):

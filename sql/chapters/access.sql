@@ -100,7 +100,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION messages.granted_queues(text) IS
     'The queues that were granted to this login for publish, consume or observe. It reaches only these if session_is_limited().'
-    ' [for: publisher, consumer, observer, upkeep]';
+    ' [for: publisher, consumer, observer, maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.session_is_limited() RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -113,7 +113,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION messages.session_is_limited() IS
     'True if this login reaches only the queues granted to it: a member of messages_limited and not of messages_admin.'
-    ' [for: publisher, consumer, observer, upkeep]';
+    ' [for: publisher, consumer, observer, maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.check_access(queue_name text, privilege text) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -191,7 +191,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH groups AS (
         SELECT to_regrole('messages_' || name)::oid AS oid, name
-          FROM unnest('{publisher,consumer,observer,upkeep,raw,reader,pipeline,admin,limited}'::text[]) AS name),
+          FROM unnest('{publisher,consumer,observer,maintenance,raw,reader,pipeline,admin,limited}'::text[]) AS name),
     -- Which privileges on anything but functions are meant: for the group roles what grants.sql lists, for others what an admin granted by hand.
     given (kind, thing, privileges, roles) AS (
         VALUES ('SCHEMA', 'messages', '{USAGE}'::text[], (SELECT array_agg(name) FROM groups)),

@@ -22,14 +22,14 @@ AS $$
         SELECT DISTINCT given.id, given.id, 0 FROM unnest(message_outcomes.ids) AS given (id) WHERE given.id IS NOT NULL
         UNION ALL
         SELECT c.id, a.requeued_as, c.place + 1 FROM chain c JOIN messages.archive_rows a ON a.id = c.last_id CROSS JOIN messages.session_reach r
-         WHERE message_outcomes.follow_requeues AND a.remedy = 'requeued' AND a.requeued_as > c.last_id
+         WHERE message_outcomes.follow_requeues AND a.resolution = 'requeued' AND a.requeued_as > c.last_id
            AND (r.everything OR a.queue_name = ANY (r.queue_names))),
     ends AS (SELECT DISTINCT ON (c.id) c.id, c.last_id FROM chain c ORDER BY c.id, c.place DESC)
     SELECT e.id, e.last_id, coalesce(m.queue_name, a.queue_name),
            CASE WHEN m.id IS NOT NULL THEN NULL
                 WHEN a.id IS NULL THEN 'unknown'
-                -- It is waited for a remedy of a dead one.
-                WHEN message_outcomes.follow_requeues AND a.result NOT IN ('success', 'cancelled') AND a.remedy IS NULL THEN NULL
+                -- It is waited for a resolution of a dead one.
+                WHEN message_outcomes.follow_requeues AND a.result NOT IN ('success', 'cancelled') AND a.resolution IS NULL THEN NULL
                 ELSE a.result END,
            coalesce(m.attempts, a.attempts), a.failure ->> 'error', a.fingerprint,
            CASE WHEN message_outcomes.with_output THEN a.output END
@@ -42,7 +42,7 @@ AS $$
      ORDER BY e.id
 $$;
 COMMENT ON FUNCTION messages.message_outcomes(bigint[], boolean, boolean) IS
-    'What became of messages, by id: result is NULL while a message is not finished, and unknown if there is none that this login may observe. With follow_requeues, last_id is the latest message that repeats it, and a dead one without a remedy is not finished. failure is the class of the error; output, only on demand, is what the handler returned.'
+    'What became of messages, by id: result is NULL while a message is not finished, and unknown if there is none that this login may observe. With follow_requeues, last_id is the latest message that repeats it, and an open dead one is not finished. failure is the class of the error; output, only on demand, is what the handler returned.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.outcome_counts(
@@ -69,10 +69,10 @@ BEGIN
     SELECT found.result, count(*) FROM reach r CROSS JOIN LATERAL (
         SELECT m.queue_name, NULL::text AS result FROM messages.message_rows m WHERE m.reference = outcome_counts.reference
         UNION ALL
-        SELECT a.queue_name, CASE WHEN outcome_counts.follow_requeues AND a.remedy IS NULL AND a.result NOT IN ('success', 'cancelled') THEN NULL ELSE a.result END
+        SELECT a.queue_name, CASE WHEN outcome_counts.follow_requeues AND a.resolution IS NULL AND a.result NOT IN ('success', 'cancelled') THEN NULL ELSE a.result END
           FROM messages.archive_rows a
          -- The message that repeats it has the same reference, and counts in its place.
-         WHERE a.reference = outcome_counts.reference AND a.remedy IS DISTINCT FROM 'requeued') found
+         WHERE a.reference = outcome_counts.reference AND a.resolution IS DISTINCT FROM 'requeued') found
      WHERE (r.everything OR found.queue_name = ANY (r.queue_names))
        AND (outcome_counts.queue_name IS NULL OR found.queue_name = outcome_counts.queue_name)
      GROUP BY found.result;
@@ -93,7 +93,7 @@ CREATE OR REPLACE FUNCTION messages.search_messages(
     after_id     bigint      DEFAULT NULL,
     after_place  timestamptz DEFAULT NULL
 ) RETURNS TABLE (id bigint, message_queue text, message_state text, at timestamptz, ends_at timestamptz, created_at timestamptz, attempts integer, worker text,
-                 message_reference text, message_topic text, cause text, error text, remedy text, place timestamptz)
+                 message_reference text, message_topic text, cause text, error text, resolution text, place timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -196,7 +196,7 @@ BEGIN
             SELECT a.id, a.queue_name, a.result, a.archived_at AS at, NULL::timestamptz, a.created_at, a.attempts::integer, a.handled_by, a.reference, a.topic,
                    a.fingerprint,
                    nullif(CASE WHEN $9 OR a.queue_name = ANY ($10) THEN concat_ws(': ', a.failure ->> 'error', left(coalesce(a.failure ->> 'message', a.details), 500))
-                        ELSE a.failure ->> 'error' END, ''), a.remedy,
+                        ELSE a.failure ->> 'error' END, ''), a.resolution,
                    a.archived_at AS place
               FROM (%s) a
              WHERE ($2 IS NULL OR a.queue_name = ANY ($2))
@@ -204,8 +204,8 @@ BEGIN
                AND ($5 IS NULL OR a.fingerprint = $5)
                AND ($6 IS NULL OR a.archived_at >= $6) AND ($7 IS NULL OR a.archived_at < $7) AND %s AND %s
              ORDER BY %s LIMIT $8 $query$, source,
-            CASE search_messages.state WHEN 'done' THEN '(a.result IN (''success'', ''cancelled'') OR a.remedy IS NOT NULL)'
-                                       WHEN 'dead' THEN 'a.result NOT IN (''success'', ''cancelled'') AND a.remedy IS NULL'
+            CASE search_messages.state WHEN 'done' THEN '(a.result IN (''success'', ''cancelled'') OR a.resolution IS NOT NULL)'
+                                       WHEN 'dead' THEN 'a.result NOT IN (''success'', ''cancelled'') AND a.resolution IS NULL'
                                        ELSE coalesce('a.result = ' || quote_literal(search_messages.state), 'true') END,
             CASE WHEN search_messages.after_id IS NULL THEN 'true' WHEN by_time THEN '(a.archived_at, a.id) < ($4, $12)' ELSE 'a.id < $12' END,
             CASE WHEN of_dead THEN CASE WHEN by_time THEN 'a.died_at DESC, a.dead_id DESC' ELSE 'a.dead_id DESC' END
@@ -217,7 +217,7 @@ BEGIN
             search_messages.until, search_messages.max_messages, reach.bodies, reach.body_queues, search_messages.message_id, search_messages.after_id;
 END $$;
 COMMENT ON FUNCTION messages.search_messages(text, text, text, text, timestamptz, timestamptz, integer, bigint, bigint, timestamptz) IS
-    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (without a remedy) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it looks at the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.'
+    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (and open) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it looks at the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: observer]';
 
 CREATE OR REPLACE FUNCTION messages.archive_log_end(after_removal bigint DEFAULT 0, queue_names text[] DEFAULT NULL)
@@ -312,12 +312,12 @@ BEGIN
     LOOP
         RAISE WARNING 'dead message: archive id %, queue %, result %', new.id, new.queue_name, new.result;
     END LOOP;
-    IF NOT messages.rings_are_paused() THEN
+    IF NOT messages.notifications_are_paused() THEN
         PERFORM pg_notify('dead_message', min(e.id)::text) FROM unnest(dead) e GROUP BY e.queue_name;
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.record_dead(messages.ended_message[]) IS
-    'Puts dead messages on the work list, warns of each in the server log, and rings dead_message with the first archive id of each queue.'
+    'Puts dead messages on the work list, warns of each in the server log, and notifies dead_message with the first archive id of each queue.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.error_pattern(details text, failure jsonb) RETURNS text

@@ -150,7 +150,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of queue %L', cancel.queue_name), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.cancel(text, bigint[], text) IS
-    'Archives messages of a queue as cancelled, whether they wait or are leased, and returns the ids; an id that is missing was finished already. Whoever works on one has lost it, and learns it when the lease is extended or the message archived. A cancelled message is not dead: it rings no dead_message, and the next of its group follows. Its dedup key can be used again. An entry of the audit. PQ001: unknown queue; PQ004: more than 10000 ids; PQ016: a transaction that took one of these messages, or publishes under its dedup key, stays open for more than three seconds.'
+    'Archives messages of a queue as cancelled, whether they wait or are leased, and returns the ids; an id that is missing was finished already. Whoever works on one has lost it, and learns it when the lease is extended or the message archived. A cancelled message is not dead: it notifies no dead_message, and the next of its group follows. Its dedup key can be used again. An entry of the audit. PQ001: unknown queue; PQ004: more than 10000 ids; PQ016: a transaction that took one of these messages, or publishes under its dedup key, stays open for more than three seconds.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.workers(queue_name text DEFAULT NULL, period interval DEFAULT '5 minutes')
@@ -216,12 +216,12 @@ DECLARE
     names   text[]      := ARRAY(SELECT q.queue_name FROM messages.queue q
                                   WHERE (SELECT r.everything FROM messages.session_reach r)
                                      OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r));
-    look_at bigint      := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
+    most bigint      := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
 BEGIN
     RETURN QUERY
     SELECT n.name, min(m.leased_at)
       FROM unnest(names) AS n (name)
-     CROSS JOIN LATERAL (SELECT t.lock_token, t.ids FROM messages.timer t WHERE t.queue_name = n.name ORDER BY t.at LIMIT look_at) t
+     CROSS JOIN LATERAL (SELECT t.lock_token, t.ids FROM messages.timer t WHERE t.queue_name = n.name ORDER BY t.at LIMIT most) t
      -- All messages of one token were leased together. A timer without a token is mostly that of a delay.
      CROSS JOIN LATERAL (
         SELECT m.leased_at FROM unnest(CASE WHEN t.lock_token IS NULL THEN t.ids[:10] ELSE t.ids END) AS one (id)

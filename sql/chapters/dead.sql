@@ -1,7 +1,7 @@
 -- Dead messages: lease them, then requeue or dismiss them.
 --
 -- A message is dead if it was archived with any result but success and cancelled. It is on a list, messages.dead_message, until it
--- has a remedy: requeue publishes it again under a new id, dismiss closes it with a reason. Both need a lease of the dead message,
+-- is resolved: requeue publishes it again under a new id, dismiss closes it with a reason. Both need a lease of the dead message,
 -- so that two people cannot repair it at once. requeue_dead and dismiss_dead lease and repair in one call.
 --
 -- dead_causes counts dead messages by fingerprint, dead_trend also by time. retried_causes counts failed attempts of messages that
@@ -84,7 +84,7 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text[], bigint[], integer, text, text, jsonb, timestamptz, timestamptz) IS
-    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. NULL stands for any, but without a queue_name it takes ids, fingerprints or a reference. PQ001: unknown queue; PQ004: bad argument.'
+    'Leases open dead messages under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. NULL stands for any, but without a queue_name it takes ids, fingerprints or a reference. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.check_dead_lease(queue_name text, results text[], max_requeues integer) RETURNS void
@@ -134,7 +134,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.release_dead(uuid, bigint[]) IS
-    'Gives leased dead messages back without a remedy and returns the ids; an id that is missing was lost. PQ016: another transaction has a dead message of this lease for more than three seconds.'
+    'Gives leased dead messages back without a resolution and returns the ids; an id that is missing was lost. PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.requeue(
@@ -142,14 +142,14 @@ CREATE OR REPLACE FUNCTION messages.requeue(
     ids         bigint[],
     messages    jsonb    DEFAULT NULL,
     delay       interval DEFAULT '0',
-    remedied_by text     DEFAULT NULL
+    resolved_by text     DEFAULT NULL
 ) RETURNS TABLE (id bigint, new_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days');
-    PERFORM messages.check_length('remedied_by', requeue.remedied_by, 0, 600);     -- what fits into an index, of characters of any length
+    PERFORM messages.check_length('resolved_by', requeue.resolved_by, 0, 600);     -- what fits into an index, of characters of any length
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.dead_message d
@@ -164,8 +164,8 @@ BEGIN
          ORDER BY a.id
         RETURNING m.id AS new_id, m.requeued_from)
     UPDATE messages.archive_rows a
-       SET remedy = 'requeued', remedied_at = clock_timestamp(), requeued_as = p.new_id,
-           remedied_by = coalesce(requeue.remedied_by, left(mine.locked_by, 600))
+       SET resolution = 'requeued', resolved_at = clock_timestamp(), requeued_as = p.new_id,
+           resolved_by = coalesce(requeue.resolved_by, left(mine.locked_by, 600))
       FROM mine JOIN published p ON p.requeued_from = mine.id
      WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.requeued_as;
@@ -173,10 +173,10 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.requeue(uuid, bigint[], jsonb, interval, text) IS
-    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or remedied_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
+    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or resolved_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
-CREATE OR REPLACE FUNCTION messages.dismiss(lock_token uuid, ids bigint[], reason text, remedied_by text DEFAULT NULL)
+CREATE OR REPLACE FUNCTION messages.dismiss(lock_token uuid, ids bigint[], reason text, resolved_by text DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
@@ -188,15 +188,15 @@ BEGIN
     IF coalesce(btrim(dismiss.reason), '') = '' THEN
         RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more has to be done.';
     END IF;
-    PERFORM messages.check_length('remedied_by', dismiss.remedied_by, 0, 600);     -- what fits into an index, of characters of any length
+    PERFORM messages.check_length('resolved_by', dismiss.resolved_by, 0, 600);     -- what fits into an index, of characters of any length
     FOR dismissed IN
     WITH mine AS (
         DELETE FROM messages.dead_message d
          WHERE d.id = ANY (dismiss.ids) AND d.lock_token = dismiss.lock_token AND d.lock_expires_at > clock_timestamp()
         RETURNING d.id, d.archived_at, d.locked_by)
     UPDATE messages.archive_rows a
-       SET remedy = 'dismissed', remedied_at = clock_timestamp(), dismissed_for = left(dismiss.reason, 4000),
-           remedied_by = coalesce(dismiss.remedied_by, left(mine.locked_by, 600))
+       SET resolution = 'dismissed', resolved_at = clock_timestamp(), dismissed_for = left(dismiss.reason, 4000),
+           resolved_by = coalesce(dismiss.resolved_by, left(mine.locked_by, 600))
       FROM mine WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
@@ -204,7 +204,7 @@ BEGIN
         IF dismissed.group_key IS NOT NULL THEN
             entered := messages.next_of_groups(dismissed.queue_name, ARRAY[dismissed.group_key], '{}');
             IF entered <> '{}' THEN
-                PERFORM messages.ring_for(dismissed.queue_name, dismissed.id);
+                PERFORM messages.notify_for(dismissed.queue_name, dismissed.id);
             END IF;
         END IF;
         RETURN NEXT dismissed.id;
@@ -213,7 +213,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.dismiss(uuid, bigint[], text, text) IS
-    'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason, or bad remedied_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
+    'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason, or bad resolved_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.requeue_dead(
@@ -222,7 +222,7 @@ CREATE OR REPLACE FUNCTION messages.requeue_dead(
     results      text[]   DEFAULT NULL,
     max_requeues integer  DEFAULT NULL,
     delay        interval DEFAULT '0',
-    remedied_by  text     DEFAULT NULL,
+    resolved_by  text     DEFAULT NULL,
     fingerprints text[]   DEFAULT NULL,
     ids          bigint[] DEFAULT NULL,
     reference    text     DEFAULT NULL,
@@ -242,12 +242,12 @@ DECLARE
 BEGIN
     SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
       INTO token, taken
-      FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.remedied_by,
+      FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.resolved_by,
                                coalesce(requeue_dead.results, CASE WHEN coalesce(requeue_dead.fingerprints::text, requeue_dead.ids::text) IS NULL
                                                                    THEN ARRAY['failed', 'lock_expired'] END),
                                requeue_dead.fingerprints, requeue_dead.ids, requeue_dead.max_requeues,
                                requeue_dead.reference, requeue_dead.topic, requeue_dead.headers, requeue_dead.since, requeue_dead.until) d;
-    RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, requeue_dead.messages, requeue_dead.delay, requeue_dead.remedied_by) r;
+    RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, requeue_dead.messages, requeue_dead.delay, requeue_dead.resolved_by) r;
     GET DIAGNOSTICS done = ROW_COUNT;
     PERFORM messages.record_audit('requeue_dead', requeue_dead.queue_name, jsonb_build_object(
         'results', requeue_dead.results, 'fingerprints', requeue_dead.fingerprints, 'ids', requeue_dead.ids,
@@ -266,7 +266,7 @@ CREATE OR REPLACE FUNCTION messages.dismiss_dead(
     results      text[]      DEFAULT NULL,
     fingerprints text[]      DEFAULT NULL,
     ids          bigint[]    DEFAULT NULL,
-    remedied_by  text        DEFAULT NULL,
+    resolved_by  text        DEFAULT NULL,
     max_requeues integer     DEFAULT NULL,
     reference    text        DEFAULT NULL,
     topic        text        DEFAULT NULL,
@@ -284,10 +284,10 @@ DECLARE
 BEGIN
     SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
       INTO token, taken
-      FROM messages.lease_dead(dismiss_dead.queue_name, dismiss_dead.max_messages, '1 minute', dismiss_dead.remedied_by,
+      FROM messages.lease_dead(dismiss_dead.queue_name, dismiss_dead.max_messages, '1 minute', dismiss_dead.resolved_by,
                                dismiss_dead.results, dismiss_dead.fingerprints, dismiss_dead.ids, dismiss_dead.max_requeues,
                                dismiss_dead.reference, dismiss_dead.topic, dismiss_dead.headers, dismiss_dead.since, dismiss_dead.until) d;
-    RETURN QUERY SELECT messages.dismiss(token, taken, dismiss_dead.reason, dismiss_dead.remedied_by);
+    RETURN QUERY SELECT messages.dismiss(token, taken, dismiss_dead.reason, dismiss_dead.resolved_by);
     GET DIAGNOSTICS done = ROW_COUNT;
     PERFORM messages.record_audit('dismiss_dead', dismiss_dead.queue_name, jsonb_build_object(
         'reason', left(dismiss_dead.reason, 500), 'results', dismiss_dead.results, 'fingerprints', dismiss_dead.fingerprints,
@@ -340,7 +340,7 @@ BEGIN
      ORDER BY d.archived_at, d.id LIMIT dead_ids.max_messages;
 END $$;
 COMMENT ON FUNCTION messages.dead_ids(text, text[], text[], integer, integer, bigint[], text, text, jsonb, timestamptz, timestamptz) IS
-    'The ids of dead messages without a remedy, oldest first, including leased ones; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. PQ001: unknown queue; PQ004: bad argument.'
+    'The ids of open dead messages, oldest first, including leased ones; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.dead_queues(queue_names text[] DEFAULT NULL)
@@ -365,7 +365,7 @@ AS $$
      GROUP BY c.queue_name, c.result
 $$;
 COMMENT ON FUNCTION messages.dead_queues(text[]) IS
-    'The queues that have dead messages without a remedy and without a lease, by result; causes has the fingerprints of each with the newest id, the most frequent first, at most a thousand. Unknown names are left out.'
+    'The queues that have open dead messages that nobody has leased, by result; causes has the fingerprints of each with the newest id, the most frequent first, at most a thousand. Unknown names are left out.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.dead_causes(queue_name text DEFAULT NULL)
@@ -393,7 +393,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.dead_causes(text) IS
-    'Dead messages without a remedy, by queue, result and fingerprint, with the class of the newest error as an example, or its text if this login may read the bodies. PQ001: unknown queue, with no dead message.'
+    'Open dead messages, by queue, result and fingerprint, with the class of the newest error as an example, or its text if this login may read the bodies. PQ001: unknown queue, with no dead message.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.dead_trend(
@@ -478,7 +478,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.dead_trend(text, timestamptz, timestamptz, interval, integer) IS
-    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the class and text of its errors with # for numbers and ? for quotations (only the class, unless this login may read the bodies), and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.'
+    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many are open now (counted up to 10000), when the cause was first and last seen, to the minute, the class and text of its errors with # for numbers and ? for quotations (only the class, unless this login may read the bodies), and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.retried_causes(queue_name text DEFAULT NULL, since timestamptz DEFAULT NULL, max_causes integer DEFAULT 100)
@@ -514,34 +514,34 @@ COMMENT ON FUNCTION messages.retried_causes(text, timestamptz, integer) IS
     'Why attempts of messages failed that are not finished yet, since a day ago: how many messages wait, how many of their attempts failed, and the class of the newest error, or its text if this login may read the bodies. Looks at the newest 100,000 failed attempts of each queue. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: consumer, observer]';
 
-CREATE OR REPLACE FUNCTION messages.remedies(ids bigint[]) RETURNS TABLE (id bigint, remedy text, remedied_by text)
+CREATE OR REPLACE FUNCTION messages.resolutions(ids bigint[]) RETURNS TABLE (id bigint, resolution text, resolved_by text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT a.id, a.remedy, a.remedied_by
+    SELECT a.id, a.resolution, a.resolved_by
       FROM messages.archive_rows a
-     WHERE a.id = ANY (remedies.ids) AND a.remedy IS NOT NULL
+     WHERE a.id = ANY (resolutions.ids) AND a.resolution IS NOT NULL
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
 $$;
-COMMENT ON FUNCTION messages.remedies(bigint[]) IS
-    'The remedies of dead messages, and who chose them; an id that is missing has no remedy yet.'
+COMMENT ON FUNCTION messages.resolutions(bigint[]) IS
+    'The resolutions of dead messages, and who chose them; an id that is missing is still open.'
     ' [for: consumer]';
 
-CREATE OR REPLACE FUNCTION messages.count_remedies(remedied_by text, OUT requeued bigint, OUT dismissed bigint)
+CREATE OR REPLACE FUNCTION messages.count_resolutions(resolved_by text, OUT requeued bigint, OUT dismissed bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT count(*) FILTER (WHERE a.remedy = 'requeued'), count(*) FILTER (WHERE a.remedy = 'dismissed')
+    SELECT count(*) FILTER (WHERE a.resolution = 'requeued'), count(*) FILTER (WHERE a.resolution = 'dismissed')
       FROM messages.archive_rows a
-     WHERE a.remedied_by = count_remedies.remedied_by
+     WHERE a.resolved_by = count_resolutions.resolved_by
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
 $$;
-COMMENT ON FUNCTION messages.count_remedies(text) IS
-    'How many dead messages were requeued and dismissed under this remedied_by.'
+COMMENT ON FUNCTION messages.count_resolutions(text) IS
+    'How many dead messages were requeued and dismissed under this resolved_by.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.requeued_results(
-    remedied_by  text,
+    resolved_by  text,
     max_messages integer,
     OUT requeued   bigint,
     OUT finished   bigint,
@@ -553,12 +553,12 @@ AS $$
     SELECT count(*), count(again.id), count(again.id) FILTER (WHERE again.result NOT IN ('success', 'cancelled'))
       FROM (SELECT a.requeued_as
               FROM messages.archive_rows a
-             WHERE a.remedied_by = requeued_results.remedied_by AND a.remedy = 'requeued'
+             WHERE a.resolved_by = requeued_results.resolved_by AND a.resolution = 'requeued'
                AND ((SELECT r.everything FROM messages.session_reach r)
                     OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
-             ORDER BY a.remedied_at, a.id LIMIT requeued_results.max_messages) first
+             ORDER BY a.resolved_at, a.id LIMIT requeued_results.max_messages) first
       LEFT JOIN messages.archive_rows again ON again.id = first.requeued_as
 $$;
 COMMENT ON FUNCTION messages.requeued_results(text, integer) IS
-    'What became of the first max_messages that were requeued under this remedied_by: how many there are, how many of them are finished, and how many died again. PQ004: a negative number.'
+    'What became of the first max_messages that were requeued under this resolved_by: how many there are, how many of them are finished, and how many died again. PQ004: a negative number.'
     ' [for: consumer]';

@@ -287,7 +287,7 @@ BEGIN
       FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
      WHERE a.id = ANY (known.ids)
        -- What somebody else finished or cancelled is not done once more, nor is what was requeued.
-       AND (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM run OR a.remedy = 'requeued') IS NOT TRUE
+       AND (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM run OR a.resolution = 'requeued') IS NOT TRUE
      ORDER BY id;
     IF FOUND THEN
         RETURN;
@@ -295,7 +295,7 @@ BEGIN
     SELECT m.id, CASE WHEN m.locked_by IS NULL THEN 'waits for its next attempt' ELSE format('is leased by %L', m.locked_by) END AS why INTO lost
       FROM messages.message_rows m WHERE m.id = ANY (known.ids)
      UNION ALL
-    SELECT a.id, CASE WHEN a.remedy = 'requeued' THEN format('was requeued as message %s', a.requeued_as)
+    SELECT a.id, CASE WHEN a.resolution = 'requeued' THEN format('was requeued as message %s', a.requeued_as)
                       ELSE format('was finished by %L', a.handled_by) END
       FROM messages.archive_rows a WHERE a.id = ANY (known.ids)
      ORDER BY id LIMIT 1;

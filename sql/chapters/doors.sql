@@ -1,11 +1,11 @@
 -- Doors: what plain SQL may write, and the channels on which it listens.
 --
 -- messages.message and messages.message_archive hold no rows themselves. A statement on one of them fires its trigger, which checks
--- the rows, rings and sets timers. Functions write the tables behind the doors, messages.message_rows and messages.archive_rows, and
+-- the rows, notifies and sets timers. Functions write the tables behind the doors, messages.message_rows and messages.archive_rows, and
 -- fire no trigger. sql/README.md has the protocol for workers in any language.
 --
--- ring_for notifies new_message with the id of one message: a hint that there is work. While the notification queue of the server
--- is more than half full, nobody rings (pause_rings), because publishers fail when it is full.
+-- notify_for notifies new_message with the id of one message: a hint that there is work. While the notification queue of the server
+-- is more than half full, nobody notifies (pause_notifications), because publishers fail when it is full.
 --
 -- Tables: message, message_archive.
 
@@ -30,8 +30,8 @@ BEGIN
         SELECT a.queue_name, a.priority, min(a.id) AS id, array_agg(a.id) FILTER (WHERE a.group_key IS NOT NULL) AS groups
           FROM arrived a GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority
     LOOP
-        turns_by := messages.admit(arrival.queue_name, arrival.priority);
-        PERFORM messages.ring_for(arrival.queue_name, arrival.id);
+        turns_by := messages.prepare_lane(arrival.queue_name, arrival.priority);
+        PERFORM messages.notify_for(arrival.queue_name, arrival.id);
         IF turns_by IS NOT NULL THEN
             -- What is leased or has a key was restored, and keeps its place.
             SELECT array_agg(a.id ORDER BY a.visible_at, a.id),
@@ -61,7 +61,7 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_published() IS
-    'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, gives the messages their turns where keys take turns, and rings new_message once per queue and priority with the first id.'
+    'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, gives the messages their turns where keys take turns, and notifies new_message once per queue and priority with the first id.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.message_changed() RETURNS trigger
@@ -77,7 +77,7 @@ BEGIN
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[CASE WHEN a.group_key IS NULL THEN a.visible_at ELSE nullif(a.visible_at, 'infinity') END, a.lock_expires_at, a.expires_at, a.due_at]),
             messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_length('group_key', a.group_key, 1, 255)
        FROM after a;
-    PERFORM messages.check_headers(a.headers), messages.check_reference(a.reference), messages.admit(a.queue_name, a.priority),
+    PERFORM messages.check_headers(a.headers), messages.check_reference(a.reference), messages.prepare_lane(a.queue_name, a.priority),
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM after a JOIN before b USING (id) LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
       WHERE (a.headers, a.reference, a.queue_name, a.priority, a.message) IS DISTINCT FROM (b.headers, b.reference, b.queue_name, b.priority, b.message);
@@ -119,9 +119,9 @@ DECLARE
 BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
     -- What could not be requeued, or recorded in the history, would stop whoever comes across it.
-    PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.remedied_at], ARRAY[a.archived_at]),
+    PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.resolved_at], ARRAY[a.archived_at]),
             messages.check_length('queue_name', a.queue_name, 0, 255), messages.check_length('handled_by', a.handled_by, 0, 1024),
-            messages.check_length('remedied_by', a.remedied_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
+            messages.check_length('resolved_by', a.resolved_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
             messages.check_headers(a.headers), messages.check_reference(a.reference), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
        FROM archived a;
     FOR held IN
@@ -137,7 +137,7 @@ BEGIN
         IF held.keys IS NOT NULL THEN
             entered := messages.next_of_groups(held.queue_name, held.keys, '{}');
             IF entered <> '{}' THEN
-                PERFORM messages.ring_for(held.queue_name, held.id);
+                PERFORM messages.notify_for(held.queue_name, held.id);
             END IF;
         END IF;
     END LOOP;
@@ -177,71 +177,71 @@ BEGIN
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION messages.ring_for(queue_name text, id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION messages.notify_for(queue_name text, id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     policy record;
 BEGIN
-    SELECT q.notify, q.lock_key INTO policy FROM messages.queue q WHERE q.queue_name = ring_for.queue_name COLLATE "default";
-    IF policy.notify IS NULL OR policy.notify = 'off' OR messages.rings_are_paused() THEN
+    SELECT q.notify, q.lock_key INTO policy FROM messages.queue q WHERE q.queue_name = notify_for.queue_name COLLATE "default";
+    IF policy.notify IS NULL OR policy.notify = 'off' OR messages.notifications_are_paused() THEN
         RETURN;
     END IF;
     IF policy.notify = 'gated' THEN
-        IF NOT pg_try_advisory_xact_lock(policy.lock_key, -1) THEN       -- another session rings for the queue
+        IF NOT pg_try_advisory_xact_lock(policy.lock_key, -1) THEN       -- another session notifies for the queue
             RETURN;
         END IF;
     END IF;
-    PERFORM pg_notify('new_message', ring_for.id::text);
+    PERFORM pg_notify('new_message', notify_for.id::text);
 END $$;
-COMMENT ON FUNCTION messages.ring_for(text, bigint) IS
-    'Rings new_message for a message that was published or has come back, as the notify of the queue says.'
+COMMENT ON FUNCTION messages.notify_for(text, bigint) IS
+    'Notifies new_message for a message that was published or has come back, as the notify of the queue says.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.ring(queue_name text, max_rings integer) RETURNS integer
+CREATE OR REPLACE FUNCTION messages.notify_waiting(queue_name text, max_notifications integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := clock_timestamp();
-    rung   integer := 0;
+    notified   integer := 0;
     level  record;
 BEGIN
     FOR level IN
         SELECT p.priority, messages.stored_time(p.mark, moment) AS lowest
-          FROM messages.lane p WHERE p.queue_name = ring.queue_name COLLATE "default" AND p.used ORDER BY p.priority DESC
+          FROM messages.lane p WHERE p.queue_name = notify_waiting.queue_name COLLATE "default" AND p.used ORDER BY p.priority DESC
     LOOP
-        rung := rung + (
+        notified := notified + (
             SELECT count(pg_notify('new_message', waiting.id::text)) FROM (
                 SELECT m.id FROM messages.message_rows m
-                 WHERE m.queue_name = ring.queue_name COLLATE "default" AND m.priority = level.priority
+                 WHERE m.queue_name = notify_waiting.queue_name COLLATE "default" AND m.priority = level.priority
                    AND m.visible_at >= level.lowest AND m.visible_at <= moment AND m.lock_expires_at IS NULL
-                 ORDER BY m.visible_at LIMIT greatest(max_rings - rung, 0)) waiting);
+                 ORDER BY m.visible_at LIMIT greatest(max_notifications - notified, 0)) waiting);
     END LOOP;
-    RETURN rung;
+    RETURN notified;
 END $$;
-COMMENT ON FUNCTION messages.ring(text, integer) IS
+COMMENT ON FUNCTION messages.notify_waiting(text, integer) IS
     'Sends new_message again for the oldest ready messages of a queue and returns for how many.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.rings_are_paused() RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.notifications_are_paused() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN messages.stored_time('messages.rings_paused_until', clock_timestamp() + interval '1 minute') > clock_timestamp();
+    RETURN messages.stored_time('messages.notifications_paused_until', clock_timestamp() + interval '1 minute') > clock_timestamp();
 END $$;
-COMMENT ON FUNCTION messages.rings_are_paused() IS
-    'True while the notification queue of the server is more than half full: then nobody rings, and consumers poll. A full one would make publishers fail at their commit.'
+COMMENT ON FUNCTION messages.notifications_are_paused() IS
+    'True while the notification queue of the server is more than half full: then nobody notifies, and consumers poll. A full one would make publishers fail at their commit.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.pause_rings() RETURNS void
+CREATE OR REPLACE FUNCTION messages.pause_notifications() RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     -- And ends a pause that a clock which went back made long.
-    SELECT messages.store_time('messages.rings_paused_until', CASE WHEN used > 0.5 THEN clock_timestamp() + interval '1 minute' ELSE 'epoch' END)
+    SELECT messages.store_time('messages.notifications_paused_until', CASE WHEN used > 0.5 THEN clock_timestamp() + interval '1 minute' ELSE 'epoch' END)
       FROM pg_notification_queue_usage() AS used
-     WHERE used > 0.5 OR messages.stored_time('messages.rings_paused_until') > clock_timestamp() + interval '1 minute'
+     WHERE used > 0.5 OR messages.stored_time('messages.notifications_paused_until') > clock_timestamp() + interval '1 minute'
 $$;
-COMMENT ON FUNCTION messages.pause_rings() IS 'Lets nobody ring for a minute if the notification queue of the server is more than half full. Looks and the upkeep ask.'
+COMMENT ON FUNCTION messages.pause_notifications() IS 'Lets nobody notify for a minute if the notification queue of the server is more than half full. Scans and maintenance ask.'
     ' [internal]';

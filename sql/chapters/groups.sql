@@ -91,7 +91,7 @@ BEGIN
     RETURN entered;
 END $$;
 COMMENT ON FUNCTION messages.next_of_groups(text, text[], smallint[]) IS
-    'Lets the next messages of these groups into their lanes: as many as there are free places. With places, the caller has ended messages of these groups; a place that it has freed is given on; other places are looked for. Where another session is doing this for a group, a timer does it later. Returns those that entered. Does not ring.'
+    'Lets the next messages of these groups into their lanes: as many as there are free places. With places, the caller has ended messages of these groups; a place that it has freed is given on; other places are looked for. Where another session is doing this for a group, a timer does it later. Returns those that entered. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.let_in(
@@ -140,11 +140,11 @@ BEGIN
     SELECT set_group_timers.queue_name, coalesce(set_group_timers.at, clock_timestamp() + interval '10 ms'), '{}', g.key
       FROM (SELECT DISTINCT unnest(keys) AS key) g;
     IF keys <> '{}' THEN
-        PERFORM messages.ring_for(set_group_timers.queue_name, 0);
+        PERFORM messages.notify_for(set_group_timers.queue_name, 0);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.set_group_timers(text, text[], timestamptz) IS
-    'Sets a timer for each of these groups, by default for in 10 ms, and rings.'
+    'Sets a timer for each of these groups, by default for in 10 ms, and notifies.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.fill_groups(queue_name text, max_groups integer DEFAULT NULL) RETURNS bigint[]
@@ -182,7 +182,7 @@ BEGIN
     RETURN CASE WHEN keys IS NOT NULL THEN messages.next_of_groups(fill_groups.queue_name, keys) ELSE '{}' END;
 END $$;
 COMMENT ON FUNCTION messages.fill_groups(text, integer) IS
-    'Lets messages into groups of a queue that have a free place, so many groups at most, and returns those that entered. Only plain SQL that deletes messages, and a new policy, leave such places. Does not ring.'
+    'Lets messages into groups of a queue that have a free place, so many groups at most, and returns those that entered. Only plain SQL that deletes messages, and a new policy, leave such places. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.fair_places(queue_name text, priority integer, keys text[]) RETURNS timestamptz[]
@@ -318,7 +318,7 @@ CREATE OR REPLACE FUNCTION messages.rate_left(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Without a mark no lease is left; the upkeep makes the mark again.
+    -- Without a mark no lease is left; maintenance makes the mark again.
     SELECT b.* INTO spent, leases, next_at, step
       FROM messages.token_bucket(CASE WHEN policy.rate_mark IS NOT NULL THEN messages.stored_time(policy.rate_mark) END,
                                  moment, policy.rate_limit, policy.rate_period, policy.rate_burst) b;

@@ -19,7 +19,7 @@ BEGIN
             messages.check_duration('waiting_for', health.waiting_for, '0', '100 years', required => true);
     FOR one IN
         SELECT * FROM (VALUES
-            ('upkeep_lag', ''), ('upkeep_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('dispatches', ''), ('held_snapshot', '$1'),
+            ('maintenance_lag', ''), ('maintenance_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('dispatches', ''), ('held_snapshot', '$1'),
             ('dead_tuples', ''), ('notify_queue', ''), ('archive_partitions', ''),
             ('history', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('groups', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)
@@ -42,7 +42,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION messages.health(interval, interval) IS
     'One row for each check: ok, warning or critical, what was found, and the SQL that fixes it (NULL when ok): statements to run one at a time, of which the first lifts statement_timeout where the work cannot be divided. held_for: how long a transaction may hold its snapshot, critical after twelve times as long; waiting_for: how long a ready or a dead message may wait. Only reads, and does not count the messages of queues or archive. PQ004: a duration is NULL or negative.'
-    ' [for: observer, upkeep]';
+    ' [for: observer, maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.metrics(
     max_queues  integer DEFAULT 200,
@@ -56,7 +56,7 @@ DECLARE
     shown text[];
 BEGIN
     PERFORM messages.check_number('max_queues', metrics.max_queues, 0, 10000, required => true);
-    -- The oldest queues, not the busiest: which ones have series of their own must not change from one look to the next.
+    -- The oldest queues, not the busiest: which ones have series of their own must not change from one call to the next.
     shown := ARRAY(
         SELECT q.queue_name FROM messages.queue q
          WHERE (metrics.queue_names IS NULL OR q.queue_name = ANY (metrics.queue_names)) AND q.queue_name <> 'other'
@@ -69,7 +69,7 @@ BEGIN
         SELECT CASE WHEN s.queue_name = ANY (shown) THEN s.queue_name ELSE 'other' END AS queue, sum(s.ready) AS ready, sum(s.leased) AS leased,
                sum(s.delayed) AS delayed, sum(s.dead) AS dead, max(s.oldest_age) AS oldest_age,
                max(s.oldest_age) FILTER (WHERE s.leased = 0 AND NOT s.paused) AS unconsumed_age, count(*) FILTER (WHERE s.paused) AS paused,
-               count(*) AS queues, max(s.upkeep_age) AS upkeep_age
+               count(*) AS queues, max(s.maintenance_age) AS maintenance_age
           FROM messages.status() s GROUP BY 1),
     total AS MATERIALIZED (
         SELECT CASE WHEN t.queue_name = ANY (shown) THEN t.queue_name ELSE 'other' END AS queue, sum(t.arrivals) AS arrivals, sum(t.success) AS success,
@@ -83,7 +83,7 @@ BEGIN
         SELECT 'pgqueue_unfinished_messages', 'gauge', 'Unfinished messages by state.', jsonb_build_object('queue', l.queue, 'state', v.state), v.number::double precision
           FROM level l CROSS JOIN LATERAL (VALUES ('ready', l.ready), ('leased', l.leased), ('delayed', l.delayed)) AS v (state, number)
         UNION ALL
-        SELECT 'pgqueue_dead_messages', 'gauge', 'Dead messages without a remedy.', jsonb_build_object('queue', l.queue), l.dead FROM level l
+        SELECT 'pgqueue_dead_messages', 'gauge', 'Open dead messages.', jsonb_build_object('queue', l.queue), l.dead FROM level l
         UNION ALL
         SELECT 'pgqueue_oldest_ready_age_seconds', 'gauge', 'How long the oldest ready message has been ready; 0 if none is.',
                jsonb_build_object('queue', l.queue), coalesce(date_part('epoch', l.oldest_age), 0) FROM level l
@@ -95,16 +95,16 @@ BEGIN
         UNION ALL
         SELECT 'pgqueue_queues', 'gauge', 'Queues.', '{}', coalesce(sum(l.queues), 0) FROM level l
         UNION ALL
-        SELECT 'pgqueue_upkeep_age_seconds', 'gauge', 'Time since the last upkeep.', '{}', date_part('epoch', max(l.upkeep_age)) FROM level l
+        SELECT 'pgqueue_maintenance_age_seconds', 'gauge', 'Time since the last maintenance run.', '{}', date_part('epoch', max(l.maintenance_age)) FROM level l
         UNION ALL
         SELECT 'pgqueue_oldest_lease_age_seconds', 'gauge', 'How long the lease that is held for longest has been held; none if nothing is leased.',
                jsonb_build_object('queue', CASE WHEN o.queue_name = ANY (shown) THEN o.queue_name ELSE 'other' END),
                date_part('epoch', clock_timestamp() - min(o.leased_at))
           FROM messages.oldest_leases() o GROUP BY 4
         UNION ALL
-        SELECT 'pgqueue_published_messages_total', 'counter', 'Messages published, as of the upkeep before the last.', jsonb_build_object('queue', t.queue), t.arrivals FROM total t
+        SELECT 'pgqueue_published_messages_total', 'counter', 'Messages published, as of the maintenance run before the last.', jsonb_build_object('queue', t.queue), t.arrivals FROM total t
         UNION ALL
-        SELECT 'pgqueue_finished_messages_total', 'counter', 'Messages archived by result, as of the upkeep before the last.', jsonb_build_object('queue', t.queue, 'result', v.result), v.number
+        SELECT 'pgqueue_finished_messages_total', 'counter', 'Messages archived by result, as of the maintenance run before the last.', jsonb_build_object('queue', t.queue, 'result', v.result), v.number
           FROM total t CROSS JOIN LATERAL (VALUES ('success', t.success), ('failed', t.failed), ('rejected', t.rejected),
                                                   ('lock_expired', t.lock_expired), ('expired', t.expired), ('cancelled', t.cancelled)) AS v (result, number)
         UNION ALL
@@ -123,7 +123,7 @@ BEGIN
                jsonb_build_object('check', h.check_name, 'severity', s.severity), max((h.severity = s.severity)::integer)
           FROM messages.health() h CROSS JOIN unnest(ARRAY['ok', 'warning', 'critical']) AS s (severity)
          GROUP BY h.check_name, s.severity) AS m (metric, kind, help, labels, value)
-     -- In each part the metric is a constant, so that this is judged before anything is read for it.
+     -- In each part the metric is a constant, so that this is checked before anything is read for it.
      WHERE (metrics.names IS NULL OR m.metric = ANY (metrics.names)) AND m.value IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION messages.metrics(integer, text[], text[]) IS
@@ -135,7 +135,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH part AS (SELECT * FROM messages.archive_partitions()),
     now_in AS (SELECT max(p.end_at) AS end_at FROM part p WHERE p.first_at <= clock_timestamp() AND p.end_at > clock_timestamp()),
-    judged AS (
+    checked AS (
         SELECT EXISTS (SELECT FROM messages.message_archive_default) AS strays, now_in.end_at IS NULL AS none_now,
                NOT EXISTS (SELECT FROM part p WHERE p.first_at <= now_in.end_at AND p.end_at > now_in.end_at) AS none_next
           FROM now_in)
@@ -144,8 +144,8 @@ AS $$
            || CASE WHEN strays THEN '; the default partition has messages' WHEN none_now THEN '; none for the current period'
                    WHEN none_next THEN '; none for the next period' ELSE '' END,
            CASE WHEN strays THEN 'SET statement_timeout = 0; SELECT messages.adopt_archive_default()'
-                WHEN none_now OR none_next THEN 'SELECT messages.upkeep()' END
-      FROM judged
+                WHEN none_now OR none_next THEN 'SELECT messages.maintain()' END
+      FROM checked
 $$;
 COMMENT ON FUNCTION messages.health_archive_partitions() IS
     'A check of health(). Whether the archive has partitions for the current and the next period, and whether messages lie in its default partition.'
@@ -157,17 +157,17 @@ AS $$
     WITH used AS (
         SELECT greatest((SELECT max(m.id) FROM messages.message_rows m), (SELECT max(a.id) FROM messages.archive_rows a), 0) AS id),
     found (place, severity, finding, fix) AS (
-        SELECT 1, 'critical', format('the next message gets an id up to %s, which is taken', u.id), 'SET statement_timeout = 0; SELECT messages.take_over()'
+        SELECT 1, 'critical', format('the next message gets an id up to %s, which is taken', u.id), 'SET statement_timeout = 0; SELECT messages.adopt_copy()'
           FROM used u WHERE u.id > coalesce(pg_sequence_last_value('messages.message_id_seq'), 0)
         UNION ALL
-        SELECT 2, 'critical', format('no lease sees the messages of queue %s with priority %s', l.queue_name, l.priority), 'SET statement_timeout = 0; SELECT messages.take_over()'
+        SELECT 2, 'critical', format('no lease sees the messages of queue %s with priority %s', l.queue_name, l.priority), 'SET statement_timeout = 0; SELECT messages.adopt_copy()'
           FROM messages.used_lanes() l
          WHERE NOT EXISTS (SELECT FROM messages.lane p WHERE p.used AND p.queue_name = l.queue_name AND p.priority = l.priority
                                                         AND (p.mark IS NULL OR EXISTS (SELECT FROM pg_class c WHERE c.oid = p.mark)))
            AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = l.queue_name)
         UNION ALL
-        SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', u.server), 'SET statement_timeout = 0; SELECT messages.take_over()'
-          FROM messages.upkeep_run u CROSS JOIN pg_control_system() c WHERE u.server <> c.system_identifier
+        SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', u.server), 'SET statement_timeout = 0; SELECT messages.adopt_copy()'
+          FROM messages.maintenance_run u CROSS JOIN pg_control_system() c WHERE u.server <> c.system_identifier
         UNION ALL
         -- Requeue, dismiss and retention would fail: PostgreSQL could not tell a subscriber which row they change.
         SELECT 4, 'critical', format('publication %s has table %s, which has no replica identity', p.pubname, p.tablename),
@@ -195,8 +195,8 @@ CREATE OR REPLACE FUNCTION messages.health_dead_messages(waiting_for interval) R
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN oldest.age > waiting_for THEN 'warning' ELSE 'ok' END,
-           CASE WHEN oldest.age IS NULL THEN 'no dead message waits for a remedy'
-                ELSE format('dead messages that wait for a remedy: %s; the oldest (%s, of queue %s) for %s',
+           CASE WHEN oldest.age IS NULL THEN 'no dead message is open'
+                ELSE format('open dead messages: %s; the oldest (%s, of queue %s) for %s',
                             CASE WHEN counted.count > 1000 THEN 'more than 1000' ELSE counted.count::text END,
                             oldest.result, oldest.queue_name, date_trunc('second', oldest.age)) END,
            CASE WHEN oldest.age > waiting_for THEN
@@ -211,7 +211,7 @@ AS $$
          ORDER BY first.age DESC LIMIT 1) oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_dead_messages(interval) IS
-    'A check of health(). How long dead messages have waited for a remedy; the fix requeues those of one queue that failed, and shows why others died.'
+    'A check of health(). How long dead messages have been open; the fix requeues those of one queue that failed, and shows why others died.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.health_dead_tuples(smallest bigint DEFAULT 67108864) RETURNS TABLE (severity text, finding text, fix text)
@@ -234,7 +234,7 @@ AS $$
                                      WHEN s.n_dead_tup > 20000 + 0.2 * s.n_live_tup THEN 'warning' ELSE 'ok' END AS severity) late
      CROSS JOIN LATERAL (SELECT c.relname AS name, pg_relation_size(c.oid) AS size
                            FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = s.relid ORDER BY 2 DESC LIMIT 1) largest
-     CROSS JOIN LATERAL (SELECT largest.size > smallest AND largest.size > entries * 1000 AS bloated) judged
+     CROSS JOIN LATERAL (SELECT largest.size > smallest AND largest.size > entries * 1000 AS bloated) checked
      WHERE s.relid = 'messages.message_rows'::regclass
 $$;
 COMMENT ON FUNCTION messages.health_dead_tuples(bigint) IS
@@ -331,7 +331,7 @@ AS $$
                             CASE WHEN worst.ids IS NULL THEN ' although it has a free place'
                                  ELSE format(' behind dead message %s (%s)', worst.ids[1], worst.result) END, counted.groups) END,
            CASE WHEN worst.age > waiting_for THEN
-               CASE WHEN worst.ids IS NULL THEN 'SELECT messages.upkeep()'
+               CASE WHEN worst.ids IS NULL THEN 'SELECT messages.maintain()'
                     WHEN worst.result IN ('failed', 'lock_expired') THEN
                         format('SELECT * FROM messages.requeue_dead(%L, ids => %L) -- or continue without it: SELECT messages.dismiss_dead(%1$L, ''why'', ids => %2$L)', worst.queue_name, worst.ids)
                     ELSE format('SELECT messages.dismiss_dead(%L, ''its group continues without it'', ids => %L) -- or requeue it with another body: messages.requeue_dead', worst.queue_name, worst.ids) END END
@@ -368,10 +368,10 @@ AS $$
         SELECT format('standby %s (session %s, hot_standby_feedback)', coalesce(nullif(r.application_name, ''), 'without a name'), r.pid),
                NULL, age(r.backend_xmin), false, format('SELECT pg_terminate_backend(%s) -- and end the long query on the standby', r.pid)
           FROM pg_stat_replication r WHERE r.backend_xmin IS NOT NULL),
-    judged AS (
+    checked AS (
         SELECT h.*, CASE WHEN h.age > held_for * 12 OR h.age IS NULL AND h.transactions > 100000000 THEN 2
                          WHEN h.age > held_for OR h.age IS NULL AND h.transactions > 1000000 OR h.unused THEN 1 ELSE 0 END AS bad FROM holder h),
-    worst AS (SELECT * FROM judged ORDER BY bad DESC, transactions DESC, age DESC NULLS LAST LIMIT 1),
+    worst AS (SELECT * FROM checked ORDER BY bad DESC, transactions DESC, age DESC NULLS LAST LIMIT 1),
     hidden AS (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = current_database() AND a.backend_type IS NULL)
     SELECT CASE WHEN worst.bad = 2 THEN 'critical' WHEN worst.bad = 1 OR hidden.count > 0 THEN 'warning' ELSE 'ok' END,
            concat_ws('; ',
@@ -405,7 +405,7 @@ AS $$
                 format('the archive takes %s; queues without a retention: %s', pg_size_pretty(
                     (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'messages.archive_rows'::regclass)),
                     (SELECT count(*) FROM messages.queue q WHERE q.retention IS NULL))),
-           CASE WHEN count(*) > 0 THEN 'SELECT messages.upkeep()' END
+           CASE WHEN count(*) > 0 THEN 'SELECT messages.maintain()' END
       FROM late
 $$;
 COMMENT ON FUNCTION messages.health_history() IS
@@ -421,7 +421,7 @@ AS $$
            AND pg_has_role(r.oid, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE),
     found AS (SELECT l.* FROM limited l WHERE messages.reads_all_bodies(l.oid)),
     -- messages_pipeline is a member of messages_reader by design.
-    remedy AS (
+    resolution AS (
         SELECT DISTINCT format('REVOKE %s FROM %s', m.roleid::regrole, m.member::regrole) AS command
           FROM found f JOIN pg_auth_members m ON pg_has_role(f.oid, m.member, 'MEMBER')
          WHERE m.roleid IN (to_regrole('messages_reader'), to_regrole('messages_pipeline'), to_regrole('messages_raw'),
@@ -435,7 +435,7 @@ AS $$
            format('logins that are limited to their queues: %s%s', (SELECT count(*) FROM limited),
                   (SELECT '; of these read the bodies of all queues: ' || string_agg(quote_ident(f.rolname), ', ' ORDER BY f.rolname) FROM found f)),
            (SELECT coalesce(string_agg(r.command, '; ' ORDER BY r.command), '-- revoke what lets them read messages.message and messages.message_archive')
-              FROM remedy r HAVING EXISTS (SELECT FROM found))
+              FROM resolution r HAVING EXISTS (SELECT FROM found))
 $$;
 COMMENT ON FUNCTION messages.health_limited_roles() IS
     'A check of health(). Whether a login that is limited to its queues can read the bodies of all of them.'
@@ -463,40 +463,40 @@ COMMENT ON FUNCTION messages.health_notify_queue(double precision) IS
     'A check of health(). How full the notification queue is, and which session probably keeps it from being emptied.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.health_upkeep_lag() RETURNS TABLE (severity text, finding text, fix text)
+CREATE OR REPLACE FUNCTION messages.health_maintenance_lag() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT late.severity,
-           CASE WHEN run.ahead THEN 'the time of the last upkeep lies ahead: the clock was wrong then, and no upkeep ran since; it is due every minute'
-                WHEN run.done_by IS NULL THEN format('no upkeep ran since the installation %s ago; it is due every minute', date_trunc('second', run.age))
-                ELSE format('the last upkeep was %s ago, by %s; it is due every minute', date_trunc('second', run.age), run.done_by) END,
-           CASE WHEN late.severity <> 'ok' THEN 'SELECT messages.upkeep() -- and every minute from now on: '
+           CASE WHEN run.ahead THEN 'the time of the last maintenance run lies ahead: the clock was wrong then, and no maintenance ran since; it is due every minute'
+                WHEN run.done_by IS NULL THEN format('no maintenance ran since the installation %s ago; it is due every minute', date_trunc('second', run.age))
+                ELSE format('the last maintenance run was %s ago, by %s; it is due every minute', date_trunc('second', run.age), run.done_by) END,
+           CASE WHEN late.severity <> 'ok' THEN 'SELECT messages.maintain() -- and every minute from now on: '
                 || CASE WHEN messages.cron_database() = current_database() THEN 'the check cron_jobs says how, or ' ELSE '' END
-                || 'start the DAG pgqueue_upkeep' END
+                || 'start the DAG pgqueue_maintenance' END
       FROM (SELECT max(u.done_by) AS done_by, coalesce(max(u.finished_at) > clock_timestamp(), false) AS ahead, clock_timestamp() - coalesce(
                    max(u.finished_at), (SELECT min(m.applied_at) FROM messages.schema_migration m)) AS age
-              FROM messages.upkeep_run u) run
+              FROM messages.maintenance_run u) run
      CROSS JOIN LATERAL (SELECT CASE WHEN run.ahead THEN 'critical' WHEN run.age <= '3 minutes' THEN 'ok' WHEN run.age <= '15 minutes' THEN 'warning'
                                      ELSE 'critical' END AS severity) late
 $$;
-COMMENT ON FUNCTION messages.health_upkeep_lag() IS
-    'A check of health(). When the last upkeep was, and who did it; before the first one, when the schema was installed.'
+COMMENT ON FUNCTION messages.health_maintenance_lag() IS
+    'A check of health(). When the last maintenance run was, and who did it; before the first one, when the schema was installed.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.health_upkeep_steps() RETURNS TABLE (severity text, finding text, fix text)
+CREATE OR REPLACE FUNCTION messages.health_maintenance_steps() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
-           CASE WHEN count(*) = 0 THEN 'no step of the upkeep fails'
-                ELSE 'all else continues, but the upkeep fails in '
+           CASE WHEN count(*) = 0 THEN 'no step of maintenance fails'
+                ELSE 'all else continues, but maintenance fails in '
                      || string_agg(format('%s%s since %s: %s (%s)', f.step, ' for ' || quote_literal(nullif(f.subject, '')),
                                           date_trunc('second', f.since), f.error, f.sqlstate), '; ' ORDER BY f.place) FILTER (WHERE f.place <= 5)
-                     || CASE WHEN count(*) > 5 THEN format('; and %s more in messages.upkeep_failure', count(*) - 5) ELSE '' END END,
-           CASE WHEN count(*) > 0 THEN '-- remove what the error names; the upkeep tries again each minute, and at once with: SELECT messages.upkeep()' END
-      FROM (SELECT u.*, row_number() OVER (ORDER BY u.since, u.step, u.subject) AS place FROM messages.upkeep_failure u) f
+                     || CASE WHEN count(*) > 5 THEN format('; and %s more in messages.maintenance_failure', count(*) - 5) ELSE '' END END,
+           CASE WHEN count(*) > 0 THEN '-- remove what the error names; maintenance tries again each minute, and at once with: SELECT messages.maintain()' END
+      FROM (SELECT u.*, row_number() OVER (ORDER BY u.since, u.step, u.subject) AS place FROM messages.maintenance_failure u) f
 $$;
-COMMENT ON FUNCTION messages.health_upkeep_steps() IS
-    'A check of health(). What the upkeep cannot do: the step, the queue or partition, and the error, of the five that fail for longest.'
+COMMENT ON FUNCTION messages.health_maintenance_steps() IS
+    'A check of health(). What maintenance cannot do: the step, the queue or partition, and the error, of the five that fail for longest.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.health_waiting_messages(waiting_for interval) RETURNS TABLE (severity text, finding text, fix text)

@@ -1,6 +1,6 @@
 -- History: what each queue held and did, by the minute, hour and day.
 --
--- Each upkeep records how many messages a queue holds, and how many were published and finished (record_history). It counts ranges of
+-- Each maintenance run records how many messages a queue holds, and how many were published and finished (record_history). It counts ranges of
 -- ids and transactions about a minute late, so verbs write no counters. A minute without a row was like the one before, without
 -- traffic.
 --
@@ -70,7 +70,7 @@ BEGIN
         SELECT b.at AS bucket_at, t.depth_max, t.arrivals, t.success, t.failed, t.rejected, t.lock_expired, t.expired, t.cancelled, t.attempts,
                t.wait_max, t.run_max, w.waits, r.runs, count(l.at) OVER (ORDER BY b.at) AS change,
                b.at <= p.counted_at AND b.at + queue_history.step > p.begun_at AS known,
-               -- Whether an upkeep looked is known for as long as minutes are kept.
+               -- Whether a maintenance run looked is known for as long as minutes are kept.
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at
                AND (b.at < k.since OR EXISTS (SELECT FROM messages.history n WHERE n.queue_name = '' AND n.grain = 'minute'
                                            AND n.bucket_at >= b.at AND n.bucket_at < b.at + queue_history.step)) AS seen,
@@ -99,7 +99,7 @@ BEGIN
      ORDER BY b.bucket_at;
 END $$;
 COMMENT ON FUNCTION messages.queue_history(text, timestamptz, timestamptz, interval) IS
-    'One row for each step from since (an hour ago) to until (now): the numbers of the queue at its end, what arrived and was archived in it, and percentiles, rounded up by at most 19 percent. Levels are NULL for steps without an upkeep; everything is NULL before the history begins and where it is not recorded yet: what went through a queue is counted a minute later. Steps begin at whole multiples since 2001-01-01 UTC, a Monday. Where the history is kept only by the hour or day, shorter steps are empty except the first of each hour or day. PQ001: unknown queue; PQ004: more than 10000 steps, or a step that is not whole minutes.'
+    'One row for each step from since (an hour ago) to until (now): the numbers of the queue at its end, what arrived and was archived in it, and percentiles, rounded up by at most 19 percent. Levels are NULL for steps without a maintenance run; everything is NULL before the history begins and where it is not recorded yet: what went through a queue is counted a minute later. Steps begin at whole multiples since 2001-01-01 UTC, a Monday. Where the history is kept only by the hour or day, shorter steps are empty except the first of each hour or day. PQ001: unknown queue; PQ004: more than 10000 steps, or a step that is not whole minutes.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.queue_sparklines(
@@ -188,7 +188,7 @@ BEGIN
      GROUP BY h.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.queue_rates(text[], interval) IS
-    'What went through each queue in the last whole minutes that the upkeep counted: divide by seconds for rates. Queues without a row had no traffic. PQ004: a period of less than a minute or more than a day.'
+    'What went through each queue in the last whole minutes that maintenance counted: divide by seconds for rates. Queues without a row had no traffic. PQ004: a period of less than a minute or more than a day.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.message_life(message_id bigint)
@@ -218,7 +218,7 @@ BEGIN
         SELECT d.*, r.bodies OR d.queue_name = ANY (r.body_queues) AS reads FROM messages.dispatch d CROSS JOIN reach r
          WHERE d.ids @> ARRAY[message_life.message_id] AND (r.everything OR d.queue_name = ANY (r.queue_names))),
     -- Each entry says what it has of the columns that follow its queue; its place orders what happened at one time.
-    life (place, at, entry, queue_name, says) AS (
+    life (place, at, entry, queue_name, facts) AS (
         SELECT 0, o.created_at, CASE WHEN o.requeued_from IS NULL THEN 'published' ELSE 'published again' END, o.queue_name,
                jsonb_build_object('other_id', o.requeued_from, 'reference', o.reference) FROM one o
         UNION ALL
@@ -264,15 +264,15 @@ BEGIN
                                   'traceback', CASE WHEN f.reads THEN f.failure ->> 'traceback' END)
           FROM finished f
         UNION ALL
-        SELECT 8, NULL, 'leased for a remedy', d.queue_name, jsonb_build_object('actor', d.locked_by, 'until', d.lock_expires_at)
+        SELECT 8, NULL, 'leased for a resolution', d.queue_name, jsonb_build_object('actor', d.locked_by, 'until', d.lock_expires_at)
           FROM messages.dead_message d CROSS JOIN reach r
          WHERE d.id = message_life.message_id AND d.lock_expires_at > clock_timestamp() AND (r.everything OR d.queue_name = ANY (r.queue_names))
         UNION ALL
-        SELECT 9, f.remedied_at, f.remedy, f.queue_name,
-               jsonb_build_object('actor', f.remedied_by, 'details', f.dismissed_for, 'other_id', f.requeued_as)
-          FROM finished f WHERE f.remedy IS NOT NULL)
+        SELECT 9, f.resolved_at, f.resolution, f.queue_name,
+               jsonb_build_object('actor', f.resolved_by, 'details', f.dismissed_for, 'other_id', f.requeued_as)
+          FROM finished f WHERE f.resolution IS NOT NULL)
     SELECT l.at, l.entry, l.queue_name, s.*
-      FROM life l CROSS JOIN LATERAL jsonb_to_record(l.says)
+      FROM life l CROSS JOIN LATERAL jsonb_to_record(l.facts)
         AS s (actor text, attempt integer, result text, error text, details text, until timestamptz, other_id bigint, dag_id text, run_id text,
               reference text, traceback text)
      ORDER BY l.at NULLS LAST, l.place;
@@ -291,7 +291,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- Only 0 itself is not judged: 1 month -30 days equals it, too.
+    -- Only 0 itself is not checked: 1 month -30 days equals it, too.
     PERFORM messages.check_duration('minutes_for', alter_history.minutes_for, '2 hours', '366 days'),
             messages.check_duration('hours_for', alter_history.hours_for, '2 days', '36600 days'),
             messages.check_duration('days_for', CASE WHEN alter_history.days_for::text <> interval '0'::text THEN alter_history.days_for END, '7 days', '36600 days'),
@@ -307,7 +307,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('the policy of the history');
 END $$;
 COMMENT ON FUNCTION messages.alter_history(interval, interval, interval, interval) IS
-    'Changes how long minutes, hours and days of the history and the audit are kept; NULL keeps a value, 0 keeps days or the audit forever. The upkeep deletes what is older. PQ004: out of range; PQ016: another transaction is changing it for more than three seconds.'
+    'Changes how long minutes, hours and days of the history and the audit are kept; NULL keeps a value, 0 keeps days or the audit forever. Maintenance deletes what is older. PQ004: out of range; PQ016: another transaction is changing it for more than three seconds.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.record_history(xids_at_once bigint DEFAULT 200000) RETURNS bigint
@@ -349,7 +349,7 @@ BEGIN
     UPDATE messages.history_progress p
        SET recorded_at = moment, counted_at = last.counted_at, counted_xid = last.counted_xid, counted_id = last.counted_id,
            next_at = last.next_at, next_xid = last.next_xid, next_id = last.next_id;
-    -- The row of grain all has each queue as the last upkeep saw it: what has changed since is recorded.
+    -- The row of grain all has each queue as the last maintenance run saw it: what has changed since is recorded.
     WITH changed AS MATERIALIZED (
         SELECT s.*, moment - s.oldest_age AS oldest_at
           FROM messages.status() s LEFT JOIN messages.history h ON h.queue_name = s.queue_name AND h.grain = 'all'
@@ -363,13 +363,13 @@ BEGIN
     ON CONFLICT (queue_name, grain, bucket_at) DO UPDATE SET
         depth = excluded.depth, depth_max = greatest(excluded.depth_max, t.depth_max), ready = excluded.ready, leased = excluded.leased,
         delayed = excluded.delayed, dead = excluded.dead, oldest_at = excluded.oldest_at;
-    -- A row without a queue says that an upkeep looked in this minute.
+    -- A row without a queue says that a maintenance run looked in this minute.
     INSERT INTO messages.history (queue_name, grain, bucket_at) VALUES ('', 'minute', date_trunc('minute', moment)) ON CONFLICT DO NOTHING;
     DELETE FROM messages.history h WHERE h.grain = 'all' AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = h.queue_name);
     RETURN rows;
 END $$;
 COMMENT ON FUNCTION messages.record_history(bigint) IS
-    'Records what each queue holds now, if it has changed, and what went through it up to the time before the last upkeep, which is at least 50 seconds ago; returns how many minutes of a queue it counted. Each message is counted once. What a transaction publishes or archives that stays open for longer is not counted. Stops after about half a second and continues the next time.'
+    'Records what each queue holds now, if it has changed, and what went through it up to the time before the last maintenance run, which is at least 50 seconds ago; returns how many minutes of a queue it counted. Each message is counted once. What a transaction publishes or archives that stays open for longer is not counted. Stops after about half a second and continues the next time.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.count_history(from_xid bigint, to_xid bigint, from_id bigint, to_id bigint, earliest timestamptz)

@@ -6,17 +6,17 @@
 -- A timer is the time at which somebody looks at some messages again. end_due takes the timers that are due: it archives messages
 -- that are out of attempts or past their expires_at, and gives the others back to their lane (give_back, enter).
 --
--- mend_lanes and mend_timers make lanes, marks and timers that are missing, such as after a restore.
+-- repair_lanes and repair_timers make lanes, marks and timers that are missing, such as after a restore.
 --
 -- Tables: message_rows, lane, timer, unused_sequence.
 
-CREATE OR REPLACE FUNCTION messages.look(queue_name text, wanted integer DEFAULT 1000, began timestamptz DEFAULT clock_timestamp()) RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.scan_queue(queue_name text, wanted integer DEFAULT 1000, began timestamptz DEFAULT clock_timestamp()) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    due    regclass    := (SELECT q.look_due FROM messages.queue q WHERE q.queue_name = look.queue_name COLLATE "default");
+    due    regclass    := (SELECT q.scan_due FROM messages.queue q WHERE q.queue_name = scan_queue.queue_name COLLATE "default");
     is_due boolean;
     since  timestamptz := began - interval '5 s';
     ended  record;
@@ -30,14 +30,14 @@ BEGIN
     -- A time more than a minute ahead was stored before the clock went back.
     is_due := messages.stored_time(due, began + interval '1 min') <= began;
     IF is_due THEN
-        PERFORM messages.store_time(due, began + interval '1 s');      -- other sessions do not look meanwhile
+        PERFORM messages.store_time(due, began + interval '1 s');      -- other sessions do not scan meanwhile
         since := '-infinity';
     END IF;
     -- What is due, until enough is free, because nobody else sees what this lets in before its transaction ends. Most timers are of
     -- messages that are finished.
     WHILE freed < wanted AND step <= 1000
-          AND EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = look.queue_name COLLATE "default" AND t.at <= began AND t.at > since) LOOP
-        ended := messages.end_due(look.queue_name, greatest(step, least(wanted, 1000)), since, began);
+          AND EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = scan_queue.queue_name COLLATE "default" AND t.at <= began AND t.at > since) LOOP
+        ended := messages.end_due(scan_queue.queue_name, greatest(step, least(wanted, 1000)), since, began);
         freed := freed + ended.freed;
         more := ended.more;
         EXIT WHEN NOT more;
@@ -47,18 +47,18 @@ BEGIN
         RETURN freed > 0;
     END IF;
     IF freed < wanted THEN
-        PERFORM messages.fill_groups(look.queue_name, wanted);
+        PERFORM messages.fill_groups(scan_queue.queue_name, wanted);
     END IF;
-    PERFORM messages.correct_marks(look.queue_name);
-    PERFORM messages.pause_rings();
+    PERFORM messages.correct_marks(scan_queue.queue_name);
+    PERFORM messages.pause_notifications();
     -- After one that took long, over many leases or dead versions, a hundred times as long passes until the next: a busy queue
-    -- looks a second after a look is due.
+    -- is scanned a second after a scan is due.
     PERFORM messages.store_time(due, clock_timestamp() + CASE WHEN more THEN '0' ELSE
         greatest(least(100 * (clock_timestamp() - began), interval '30 s') - interval '1 s', '50 ms') END);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.look(text, integer, timestamptz) IS
-    'Ends what fell due in a queue in the last five seconds, until so many messages are free; and if it is time for that, looks at all of the queue from its beginning: ends what is due, lets messages into groups that have room, and puts each mark at the first ready message. Returns whether something may have become ready.'
+COMMENT ON FUNCTION messages.scan_queue(text, integer, timestamptz) IS
+    'Ends what fell due in a queue in the last five seconds, until so many messages are free; and if it is time for that, scans all of the queue from its beginning: ends what is due, lets messages into groups that have room, and puts each mark at the first ready message. Returns whether something may have become ready.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.correct_marks(queue_name text) RETURNS void
@@ -106,7 +106,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- Whoever has the row is opening the lane; if that is rolled back, the next look opens it.
+    -- Whoever has the row is opening the lane; if that is rolled back, the next scan opens it.
     UPDATE messages.lane l SET used = true
      WHERE l.ctid = (SELECT l.ctid FROM messages.lane l
                       WHERE l.queue_name = open_lane.queue_name COLLATE "default" AND l.priority = open_lane.priority AND NOT l.used
@@ -158,7 +158,7 @@ BEGIN
     RETURN back.ids;
 END $$;
 COMMENT ON FUNCTION messages.enter(text, bigint[], smallint[], timestamptz[]) IS
-    'Puts messages of a queue into their lanes, in this order, each at its place, or, where leases have passed that, at the mark: before all that leases have not reached. Ends the leases that they had. With places, gives each its place in its group, and with own its place in the order. Returns those that entered; leaves out what is leased, delayed, or locked by another session. Does not ring.'
+    'Puts messages of a queue into their lanes, in this order, each at its place, or, where leases have passed that, at the mark: before all that leases have not reached. Ends the leases that they had. With places, gives each its place in its group, and with own its place in the order. Returns those that entered; leaves out what is leased, delayed, or locked by another session. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.give_back(queue_name text, ids bigint[]) RETURNS bigint[]
@@ -196,7 +196,7 @@ BEGIN
     RETURN entered || messages.enter(give_back.queue_name, ids);
 END $$;
 COMMENT ON FUNCTION messages.give_back(text, bigint[]) IS
-    'Ends the leases of these messages that have ended, puts those that are ready back into their lanes, and lets the next of a group in for one that must wait there again. Returns those that entered; leaves out what another session has locked. Does not ring.'
+    'Ends the leases of these messages that have ended, puts those that are ready back into their lanes, and lets the next of a group in for one that must wait there again. Returns those that entered; leaves out what another session has locked. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.end_due(
@@ -276,7 +276,7 @@ BEGIN
     ready := coalesce(entered[1], (SELECT m.id FROM messages.message_rows m
                                     WHERE m.id = ANY (due.ids) AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1));
     IF ready IS NOT NULL THEN
-        PERFORM messages.ring_for(end_due.queue_name, ready);
+        PERFORM messages.notify_for(end_due.queue_name, ready);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz, timestamptz) IS
@@ -324,30 +324,30 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.archive_ended(text, bigint[], timestamptz) IS
-    'Archives messages of a queue whose lease has ended as lock_expired and those that nobody had leased by their expires_at as expired, and returns how many, and which messages of their groups entered their lanes in their place; leaves out what another session has locked. Does not ring for those.'
+    'Archives messages of a queue whose lease has ended as lock_expired and those that nobody had leased by their expires_at as expired, and returns how many, and which messages of their groups entered their lanes in their place; leaves out what another session has locked. Does not notify for those.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.mend_lanes(queue_name text) RETURNS void
+CREATE OR REPLACE FUNCTION messages.repair_lanes(queue_name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
     -- Not by NOT EXISTS, which PostgreSQL may plan as a scan of all relations, for each queue.
-    UPDATE messages.queue q SET look_due = messages.create_mark()
-     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.look_due) IS NULL;
+    UPDATE messages.queue q SET scan_due = messages.create_mark()
+     WHERE q.queue_name = repair_lanes.queue_name COLLATE "default" AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.scan_due) IS NULL;
     UPDATE messages.queue q SET rate_mark = messages.create_mark()
-     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND q.rate_limit IS NOT NULL
+     WHERE q.queue_name = repair_lanes.queue_name COLLATE "default" AND q.rate_limit IS NOT NULL
        AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.rate_mark) IS NULL;
     INSERT INTO messages.lane (queue_name, priority, used)
     SELECT q.queue_name, lacking.priority, lacking.priority = 4 FROM messages.queue q CROSS JOIN generate_series(0, 9) AS lacking (priority)
-     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default"
+     WHERE q.queue_name = repair_lanes.queue_name COLLATE "default"
        AND NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = q.queue_name AND l.priority = lacking.priority)
     ON CONFLICT DO NOTHING;
     UPDATE messages.lane l SET mark = CASE WHEN l.used THEN messages.create_mark() END
-     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default"
+     WHERE l.queue_name = repair_lanes.queue_name COLLATE "default"
        AND (l.used OR l.mark IS NOT NULL) AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
 END $$;
-COMMENT ON FUNCTION messages.mend_lanes(text) IS
+COMMENT ON FUNCTION messages.repair_lanes(text) IS
     'Makes what is missing of the lanes of a queue: only this makes sequences, so that no publisher or consumer does.'
     ' [internal]';
 
@@ -401,7 +401,7 @@ BEGIN
             END IF;
             DELETE FROM messages.unused_sequence u WHERE u.sequence = unused.sequence;
         EXCEPTION WHEN lock_not_available THEN
-            NULL;                          -- a dump reads it: the next upkeep drops it
+            NULL;                          -- a dump reads it: the next maintenance run drops it
         END;
     END LOOP;
 END $$;
@@ -409,7 +409,7 @@ COMMENT ON FUNCTION messages.drop_unused_sequences() IS
     'Drops sequences of queues that were dropped more than an hour ago, a thousand at most, except those that somebody reads.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.mend_timers() RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.repair_timers() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -429,7 +429,7 @@ BEGIN
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$;
-COMMENT ON FUNCTION messages.mend_timers() IS
+COMMENT ON FUNCTION messages.repair_timers() IS
     'Makes the timers of all leases, delays, groups and expires_at anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.'
     ' [internal]';
 

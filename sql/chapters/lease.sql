@@ -70,7 +70,7 @@ DECLARE
     head      record;
 BEGIN
     -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases look:
-    -- a hint, which look() corrects. One that lies ahead was stored before the clock went back.
+    -- a hint, which scan_queue() corrects. One that lies ahead was stored before the clock went back.
     SELECT q.lease_for, q.max_attempts, q.fair_by, r.* INTO head
       FROM messages.queue q
      CROSS JOIN LATERAL (
@@ -94,7 +94,7 @@ BEGIN
        -- Nothing where somebody has to look, to count or to refuse before: prepare_lease() does that.
        AND (prepared IS NOT NULL
             OR wanted BETWEEN 1 AND 10000 AND NOT q.paused AND num_nonnulls(q.max_leased, q.rate_limit) = 0
-               AND pg_sequence_last_value(q.look_due) BETWEEN called_us - 1000000 AND called_us + 60000000
+               AND pg_sequence_last_value(q.scan_due) BETWEEN called_us - 1000000 AND called_us + 60000000
                AND NOT EXISTS (SELECT FROM messages.timer t
                                 WHERE t.queue_name = q.queue_name AND t.group_key IS NOT NULL AND t.at <= called AND t.at > called - interval '5 s')
                -- session_is_limited(), without the cost of a call
@@ -129,7 +129,7 @@ BEGIN
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = prepare_lease.queue_name COLLATE "default";
     PERFORM messages.check_lease(prepare_lease.queue_name, policy.paused, wanted, NULL);
     -- Only what was due before that, lest a lease of a millisecond that this call took is given back to it.
-    freed := messages.look(prepare_lease.queue_name, wanted, coalesce(tried, clock_timestamp()));
+    freed := messages.scan_queue(prepare_lease.queue_name, wanted, coalesce(tried, clock_timestamp()));
     IF tried IS NOT NULL AND NOT freed THEN
         wanted := 0;
         RETURN;
@@ -146,7 +146,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.prepare_lease(text, integer, timestamptz, boolean) IS
-    'For how many messages a lease should try again that found fewer than it wanted, or that has not tried: 0 if it has tried, at this time, and a look frees nothing; no more than max_leased and rate_limit allow, which this uses up; and the time at which these leases begin. Errors as in lease.'
+    'For how many messages a lease should try again that found fewer than it wanted, or that has not tried: 0 if it has tried, at this time, and a scan frees nothing; no more than max_leased and rate_limit allow, which this uses up; and the time at which these leases begin. Errors as in lease.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_lease(queue_name text, paused boolean, max_messages integer, lease_for interval) RETURNS boolean
@@ -255,7 +255,7 @@ BEGIN
     SELECT min(f.queue_name) AS queue_name, array_agg(f.id ORDER BY f.visible_at, f.id) AS ids INTO released FROM freed f;
     IF released.ids IS NOT NULL THEN
         PERFORM messages.give_back(released.queue_name, released.ids);
-        PERFORM messages.ring_for(released.queue_name, released.ids[1]);       -- whoever waits learns when to look again
+        PERFORM messages.notify_for(released.queue_name, released.ids[1]);       -- whoever waits learns when to look again
         RETURN QUERY SELECT unnest(released.ids);
     END IF;
     -- What is left under this token had its last attempt.
@@ -286,7 +286,7 @@ BEGIN
     finished := messages.finish(archive.lock_token, archive.ids, archive.result, archive.details, archive.handled_by,
                                 archive.outcomes, archive.output, archive.failure);
     IF finished.entered <> '{}' THEN
-        PERFORM messages.ring_for(finished.queue_name, finished.entered[1]);
+        PERFORM messages.notify_for(finished.queue_name, finished.entered[1]);
     END IF;
     RETURN QUERY SELECT unnest(finished.done);
 END $$;
@@ -308,7 +308,7 @@ AS $$
 DECLARE
     held record;
 BEGIN
-    -- Not now(), here and wherever a lease is judged: the caller's transaction may have begun before the lease ended.
+    -- Not now(), here and wherever a lease is checked: the caller's transaction may have begun before the lease ended.
     IF finish.result = 'success' AND num_nonnulls(finish.outcomes, finish.output, finish.failure, finish.details) = 0 THEN
         WITH mine AS (
             DELETE FROM messages.message_rows m
@@ -330,7 +330,7 @@ BEGIN
             DELETE FROM messages.message_rows m
              WHERE m.id = ANY (finish.ids) AND m.lock_token = finish.lock_token AND m.lock_expires_at > clock_timestamp()
             RETURNING m.*),
-        judged AS (
+        checked AS (
             SELECT mine.*, coalesce(o.outcome ->> 'result', finish.result) AS result,
                    left(coalesce(o.outcome ->> 'details', finish.details), 4000) AS details,
                    coalesce(o.outcome -> 'output', finish.output) AS output,
@@ -342,7 +342,7 @@ BEGIN
             SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
                    left(coalesce(finish.handled_by, locked_by), 1024), details, reference, topic, group_key, output, failure,
                    CASE WHEN result NOT IN ('success', 'cancelled') THEN messages.fingerprint(result, details, failure) END, headers, message
-              FROM judged
+              FROM checked
             RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key)
         SELECT array_agg(m.id) AS ids, min(m.queue_name) AS queue_name, min(m.lock_expires_at) AS at,
                array_agg(ROW(a.*)::messages.ended_message) FILTER (WHERE a.fingerprint IS NOT NULL) AS dead,
@@ -362,7 +362,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.finish(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
-    'Does what archive does, but does not ring: returns the ids, their queue, and which messages of their groups entered their lanes in their place.'
+    'Does what archive does, but does not notify: returns the ids, their queue, and which messages of their groups entered their lanes in their place.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_outcomes(outcomes jsonb, output jsonb, failure jsonb) RETURNS void
@@ -419,7 +419,7 @@ BEGIN
     END IF;
     -- Others wait only for what this call has let in and does not lease itself.
     IF EXISTS (SELECT FROM messages.message_rows m WHERE m.id = ANY (finished.entered) AND m.lock_expires_at IS NULL) THEN
-        PERFORM messages.ring_for(finished.queue_name, finished.entered[1]);
+        PERFORM messages.notify_for(finished.queue_name, finished.entered[1]);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.archive_and_lease(uuid, bigint[], jsonb, text, integer, interval, text) IS

@@ -67,7 +67,7 @@ BEGIN
     IF NOT FOUND THEN                      -- another session makes them
         RETURN 0;
     END IF;
-    -- A week ahead by day, three months ahead by month: the upkeep may be missing for that long. The one that follows
+    -- A week ahead by day, three months ahead by month: maintenance may be missing for that long. The one that follows
     -- the current partition, which may have another size, is always made.
     first := date_trunc(size, moment);
     last := greatest(first + CASE size WHEN 'day' THEN interval '7 days' ELSE interval '3 months' END,
@@ -85,14 +85,14 @@ BEGIN
                 EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
                 PERFORM messages.keep_private(format('messages.message_archive_%s', name)::regclass);
                 made := made + 1;
-                PERFORM messages.record_upkeep_step('make_archive_partitions', name);
+                PERFORM messages.record_maintenance_step('make_archive_partitions', name);
             EXCEPTION
                 WHEN lock_not_available THEN
                     -- All who archive queue up behind this lock. The partitions are made long before they are needed.
-                    RAISE WARNING 'the archive is in use: the next upkeep makes its partition from %', begins;
+                    RAISE WARNING 'the archive is in use: the next maintenance run makes its partition from %', begins;
                     RETURN made;
                 WHEN OTHERS THEN
-                    PERFORM messages.record_upkeep_step('make_archive_partitions', name, SQLSTATE, SQLERRM);
+                    PERFORM messages.record_maintenance_step('make_archive_partitions', name, SQLSTATE, SQLERRM);
             END;
         END IF;
         first := after;
@@ -100,7 +100,7 @@ BEGIN
     RETURN made;
 END $$;
 COMMENT ON FUNCTION messages.make_archive_partitions() IS
-    'Creates the archive partitions (UTC) of the current and the coming days or months and returns how many it made. Waits a fifth of a second for transactions that use the archive, then leaves the rest to the next upkeep.'
+    'Creates the archive partitions (UTC) of the current and the coming days or months and returns how many it made. Waits a fifth of a second for transactions that use the archive, then leaves the rest to the next maintenance run.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.adopt_archive_default() RETURNS text
@@ -158,7 +158,7 @@ BEGIN
          WHERE p.end_at < moment - (SELECT min(r.retention) FROM messages.archive_retention r)
            AND has_table_privilege(p.partition, 'DELETE')          -- leave out what another role made by hand
     LOOP
-        -- One row that has to be kept keeps them all: one of a queue with a longer retention, or a dead message without a remedy.
+        -- One row that has to be kept keeps them all: one of a queue with a longer retention, or an open dead message.
         EXECUTE format($keep$
             SELECT EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= $3 AND d.archived_at < $1)
                 OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.archive_retention r ON r.queue_name = a.queue_name
@@ -168,12 +168,12 @@ BEGIN
         BEGIN
             PERFORM messages.drop_and_record_partition(old.partition::regclass);
             partitions_dropped := partitions_dropped + 1;
-            PERFORM messages.record_upkeep_step('apply_retention', old.partition::text);
+            PERFORM messages.record_maintenance_step('apply_retention', old.partition::text);
         EXCEPTION
             WHEN lock_not_available THEN
                 RAISE WARNING 'partition % is being read: retention drops it next time', old.partition;
             WHEN OTHERS THEN
-                PERFORM messages.record_upkeep_step('apply_retention', old.partition::text, SQLSTATE, SQLERRM);
+                PERFORM messages.record_maintenance_step('apply_retention', old.partition::text, SQLSTATE, SQLERRM);
         END;
     END LOOP;
     IF partitions_dropped > 0 THEN
@@ -206,7 +206,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('the archive');
 END $$;
 COMMENT ON FUNCTION messages.apply_retention(integer) IS
-    'Removes finished messages that are older than the retention of their queue, also of a queue that was dropped: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they have a remedy. The upkeep does it every hour. PQ016: another transaction, such as an upkeep, is changing the archive.'
+    'Removes finished messages that are older than the retention of their queue, also of a queue that was dropped: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they are resolved. Maintenance does it every hour. PQ016: another transaction, such as a maintenance run, is changing the archive.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.drop_and_record_partition(partition regclass) RETURNS void
@@ -412,7 +412,7 @@ BEGIN
                 quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ013', HINT = again;
         END IF;
     END LOOP;
-    -- Readers continue until here. From here on nobody can change a row of it or give one a remedy.
+    -- Readers continue until here. From here on nobody can change a row of it or give one a resolution.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', part.partition);
     EXECUTE versions INTO after;
     IF after IS DISTINCT FROM before THEN
@@ -424,7 +424,7 @@ BEGIN
             USING ERRCODE = 'PQ013', HINT = again;
     END IF;
     IF EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= part.first_at AND d.archived_at < part.end_at) THEN
-        RAISE EXCEPTION 'archive partition % has dead messages without a remedy', quote_literal(drop_archive_partition.partition)
+        RAISE EXCEPTION 'archive partition % has open dead messages', quote_literal(drop_archive_partition.partition)
             USING ERRCODE = 'PQ014', HINT = 'Nothing was dropped. Requeue or dismiss them, then export and drop it again.';
     END IF;
     PERFORM messages.drop_and_record_partition(part.partition);
@@ -432,5 +432,5 @@ BEGIN
     RETURN after.rows;
 END $$;
 COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
-    'Drops a closed archive partition if the manifest of its export covers and equals it, by the md5 of what was read back from each of its files; returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.'
+    'Drops a closed archive partition if the manifest of its export covers and equals it, by the md5 of what was read back from each of its files; returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has open dead messages. PQ015: it belongs to another role.'
     ' [for: pipeline]';

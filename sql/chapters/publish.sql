@@ -31,11 +31,11 @@ DECLARE
     policy record;
     new_id bigint;
     known  bigint;
-    rung   text;
+    notified   text;
 BEGIN
     -- One statement knows all that is usual; what it refuses goes to the function that knows the rest.
     SELECT q.queue_name, q.dedup_window, q.lock_key,
-           CASE WHEN pg_sequence_last_value('messages.rings_paused_until') >= extract(epoch FROM moment) * 1000000 THEN 'off' ELSE q.notify END AS notify INTO policy
+           CASE WHEN pg_sequence_last_value('messages.notifications_paused_until') >= extract(epoch FROM moment) * 1000000 THEN 'off' ELSE q.notify END AS notify INTO policy
       FROM messages.queue q
      WHERE q.queue_name = publish.queue_name COLLATE "default" AND q.fair_by IS NULL AND publish.priority = 4
        AND num_nonnulls(publish.delay, publish.expires_in, publish.visible_at, publish.headers, publish.topic, publish.group_key, publish.dedup_window) = 0
@@ -69,9 +69,9 @@ BEGIN
     END IF;
     INSERT INTO messages.message_rows (id, queue_name, message, created_at, visible_at, reference)
     VALUES (new_id, policy.queue_name, publish.message, moment, moment, publish.reference);
-    -- ring_for(), without the cost of its statement
+    -- notify_for(), without the cost of its statement
     IF policy.notify = 'always' OR policy.notify = 'gated' AND pg_try_advisory_xact_lock(policy.lock_key, -1) THEN
-        rung := pg_notify('new_message', new_id::text);
+        notified := pg_notify('new_message', new_id::text);
     END IF;
     RETURN new_id;
 END $$;
@@ -166,7 +166,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    turns_by text := messages.admit(insert_messages.queue_name, insert_messages.priority);
+    turns_by text := messages.prepare_lane(insert_messages.queue_name, insert_messages.priority);
     keys     text[];
     places   timestamptz[];
     back_at  timestamptz;
@@ -199,13 +199,13 @@ BEGIN
      WHERE g.key IS NOT NULL AND (due_times.at = moment OR due > moment);
     INSERT INTO messages.timer (queue_name, at, ids)
     SELECT insert_messages.queue_name, ends.at, ids FROM (VALUES (back_at), (insert_messages.expires_at)) AS ends (at) WHERE ends.at IS NOT NULL;
-    PERFORM messages.ring_for(insert_messages.queue_name, ids[1]);
+    PERFORM messages.notify_for(insert_messages.queue_name, ids[1]);
 END $$;
 COMMENT ON FUNCTION messages.insert_messages(text, bigint[], jsonb, integer, timestamptz, timestamptz, timestamptz, jsonb, text[], text[], text[]) IS
-    'Inserts messages that were checked, under these ids: the ready ones into their lane, those of groups to wait for a place; sets their timers, and rings once. PQ001: unknown queue; PQ005: body too large.'
+    'Inserts messages that were checked, under these ids: the ready ones into their lane, those of groups to wait for a place; sets their timers, and notifies once. PQ001: unknown queue; PQ005: body too large.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.admit(queue_name text, priority integer) RETURNS text
+CREATE OR REPLACE FUNCTION messages.prepare_lane(queue_name text, priority integer) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -213,18 +213,18 @@ DECLARE
     known record;
 BEGIN
     SELECT q.fair_by, l.used INTO known
-      FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = admit.priority
-     WHERE q.queue_name = admit.queue_name COLLATE "default";
+      FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = prepare_lane.priority
+     WHERE q.queue_name = prepare_lane.queue_name COLLATE "default";
     IF NOT FOUND THEN
-        PERFORM messages.raise_unknown_queue(admit.queue_name);
+        PERFORM messages.raise_unknown_queue(prepare_lane.queue_name);
     END IF;
     IF known.used IS NOT TRUE THEN
-        PERFORM messages.check_publish(admit.priority, NULL, NULL, NULL, NULL);
-        PERFORM messages.open_lane(admit.queue_name, admit.priority);
+        PERFORM messages.check_publish(prepare_lane.priority, NULL, NULL, NULL, NULL);
+        PERFORM messages.open_lane(prepare_lane.queue_name, prepare_lane.priority);
     END IF;
     RETURN known.fair_by;
 END $$;
-COMMENT ON FUNCTION messages.admit(text, integer) IS
+COMMENT ON FUNCTION messages.prepare_lane(text, integer) IS
     'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it opens if it is the first. Returns by what keys take turns; NULL if messages enter in the order in which they are published.'
     ' [internal]';
 
@@ -396,7 +396,7 @@ BEGIN
         -- Its place may lie before the mark of the lane, where no lease looks.
         PERFORM messages.enter(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
     ELSIF replace_waiting.visible_at < was.visible_at THEN
-        PERFORM messages.ring_for(replace_waiting.queue_name, replace_waiting.id);
+        PERFORM messages.notify_for(replace_waiting.queue_name, replace_waiting.id);
     END IF;
     INSERT INTO messages.timer (queue_name, at, ids)
     SELECT replace_waiting.queue_name, ends.at, ARRAY[replace_waiting.id]

@@ -44,7 +44,7 @@ BEGIN
                                  create_queue.retention, create_queue.on_dead_head, create_queue.max_leased,
                                  create_queue.max_leased_per_group, create_queue.rate_limit,
                                  create_queue.rate_period, create_queue.rate_burst, create_queue.handler_timeout);
-    PERFORM messages.mend_lanes(create_queue.queue_name);
+    PERFORM messages.repair_lanes(create_queue.queue_name);
     RETURN true;
 EXCEPTION
     WHEN lock_not_available OR deadlock_detected THEN
@@ -147,7 +147,7 @@ BEGIN
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
         entered := messages.fill_groups(alter_queue.queue_name);
         IF entered <> '{}' THEN
-            PERFORM messages.ring_for(alter_queue.queue_name, 0);
+            PERFORM messages.notify_for(alter_queue.queue_name, 0);
         END IF;
     END IF;
     IF NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = alter_queue.queue_name COLLATE "default") THEN
@@ -156,7 +156,7 @@ BEGIN
         PERFORM messages.record_audit(CASE given WHEN '{"paused": true}' THEN 'pause_queue' WHEN '{"paused": false}' THEN 'resume_queue'
                                                  ELSE 'alter_queue' END, alter_queue.queue_name, given, NULL);
     END IF;
-    PERFORM messages.mend_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
+    PERFORM messages.repair_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, interval) IS
     'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.'
@@ -175,10 +175,10 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.alter_queue(resume_queue.queue_name, paused => false);
-    PERFORM messages.ring(q.queue_name, 1) FROM messages.queue q
+    PERFORM messages.notify_waiting(q.queue_name, 1) FROM messages.queue q
       WHERE q.queue_name = resume_queue.queue_name COLLATE "default" AND q.notify <> 'off';
 END $$;
-COMMENT ON FUNCTION messages.resume_queue(text) IS 'Ends a pause, and rings for the consumers. PQ001: unknown queue; PQ016: as in pause_queue.'
+COMMENT ON FUNCTION messages.resume_queue(text) IS 'Ends a pause, and notifies the consumers. PQ001: unknown queue; PQ016: as in pause_queue.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.purge_queue(queue_name text) RETURNS bigint
@@ -271,7 +271,7 @@ BEGIN
     INSERT INTO messages.unused_sequence (sequence)
     SELECT l.mark FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" AND l.mark IS NOT NULL
     UNION ALL
-    SELECT own.sequence FROM messages.queue q CROSS JOIN unnest(ARRAY[q.look_due, q.rate_mark]) AS own (sequence)
+    SELECT own.sequence FROM messages.queue q CROSS JOIN unnest(ARRAY[q.scan_due, q.rate_mark]) AS own (sequence)
      WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND own.sequence IS NOT NULL;
     -- Its archive stays, for as long as was promised.
     DELETE FROM messages.dropped_queue d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
@@ -314,7 +314,7 @@ BEGIN
         SELECT q.queue_name, q.paused, coalesce(m.depth, 0), coalesce(m.depth - m.leased - m.delayed, 0), coalesce(m.leased, 0),
                coalesce(m.delayed, 0), moment - m.oldest,
                (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
-               (SELECT moment - u.finished_at FROM messages.upkeep_run u WHERE u.finished_at <= moment), NULL::bigint,
+               (SELECT moment - u.finished_at FROM messages.maintenance_run u WHERE u.finished_at <= moment), NULL::bigint,
                CASE WHEN num_nonnulls(q.rate_limit, q.max_leased) > 0 THEN messages.limited_until(q, moment) END
           FROM messages.queue q
           LEFT JOIN (
@@ -373,11 +373,11 @@ BEGIN
          CROSS JOIN LATERAL (SELECT CASE WHEN c.dead > count_up_to THEN messages.planned_messages('messages.dead_message', c.queue_name) END AS messages) d)
     SELECT k.queue_name, k.paused, k.depth + k.rest, k.depth - k.leased - k.delayed + CASE WHEN k.rest_is_delayed THEN 0 ELSE k.rest END,
            k.leased, k.delayed + CASE WHEN k.rest_is_delayed THEN k.rest ELSE 0 END, moment - k.oldest_of_all, k.all_dead,
-           (SELECT moment - u.finished_at FROM messages.upkeep_run u WHERE u.finished_at <= moment), count_up_to::bigint, k.limited_until
+           (SELECT moment - u.finished_at FROM messages.maintenance_run u WHERE u.finished_at <= moment), count_up_to::bigint, k.limited_until
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS
-    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when rate_limit and max_leased allow the next lease, if no lease ends or is extended before; NULL if they allow one now. Without a name, the queues that this login may observe. PQ001: unknown queue.'
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; open dead messages; time since the last maintenance run. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when rate_limit and max_leased allow the next lease, if no lease ends or is extended before; NULL if they allow one now. Without a name, the queues that this login may observe. PQ001: unknown queue.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.planned_messages(relation regclass, queue_name text) RETURNS bigint
@@ -410,7 +410,7 @@ BEGIN
                ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
     SELECT q.queue_name, least(sum(found.ready), free.leases, min(rate.leases))::bigint,
            moment - min(found.oldest),
-           -- No ring follows when a rate_limit allows the next lease, or when the lease of another consumer ends.
+           -- No notification follows when a rate_limit allows the next lease, or when the lease of another consumer ends.
            CASE WHEN sum(found.ready) > 0 AND min(rate.leases) = 0 THEN max(rate.next_at) - moment ELSE
            least(CASE WHEN sum(found.ready) > 0 AND free.leases = 0 THEN interval '1 s' END,
                  least(min(coming.visible_at), (SELECT greatest(t.at, moment + interval '10 ms') FROM messages.timer t
@@ -461,7 +461,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM messages.look(q.queue_name) FROM messages.queue q
+    PERFORM messages.scan_queue(q.queue_name) FROM messages.queue q
       WHERE q.queue_name = ANY (scan.queue_names)
         AND ((SELECT r.everything FROM messages.session_reach r)
              OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r));
@@ -469,7 +469,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION messages.scan(text[], integer) IS
     'Ends what is due in these queues, looks at all of a queue if it is time for that, and returns what ready_queues() returns then: for whoever waits, because perhaps nobody else is there to do it. Unknown names are left out, and so is what this login may not observe. One call serves any number of waiting consumers. PQ004: a negative number.'
-    ' [for: consumer, observer, upkeep, pipeline]';
+    ' [for: consumer, observer, maintenance, pipeline]';
 
 CREATE OR REPLACE FUNCTION messages.closed_queues(queue_names text[]) RETURNS TABLE (queue_name text, paused boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -4,7 +4,7 @@
 --
 -- Tasks that publish insert into the staging table of their job (stage_publish), each attempt under a number of its own. The driver
 -- names the attempts that succeeded: publish_staged publishes their rows, all or none, and records the run in the same transaction.
--- If it is called again, it publishes nothing. The upkeep drops the staging table of a job that died.
+-- If it is called again, it publishes nothing. Maintenance drops the staging table of a job that died.
 --
 -- Tables: pipeline_run, publish_stage.
 
@@ -197,7 +197,7 @@ BEGIN
     RETURN stage;
 END $$;
 COMMENT ON FUNCTION messages.stage_publish(text, text, text) IS
-    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. The upkeep drops the table a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue; PQ016: a transaction that made the stage stays open for more than three seconds, or waits for this one.'
+    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Maintenance drops the table a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue; PQ016: a transaction that made the stage stays open for more than three seconds, or waits for this one.'
     ' [for: publisher]';
 
 CREATE OR REPLACE FUNCTION messages.check_stage_login() RETURNS trigger
@@ -393,7 +393,7 @@ EXCEPTION
         RETURN false;
 END $$;
 COMMENT ON FUNCTION messages.drop_or_empty_stage(bigint, boolean) IS
-    'Drops a staging table, or leaves it to the next upkeep if a task still writes there; with keep_table it only empties it, for the next batch of a stream.'
+    'Drops a staging table, or leaves it to the next maintenance run if a task still writes there; with keep_table it only empties it, for the next batch of a stream.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.drop_stage(stage_id text) RETURNS boolean
@@ -404,7 +404,7 @@ AS $$
          WHERE p.made_by = session_user AND p.stage_id = drop_stage.stage_id FOR UPDATE SKIP LOCKED) s
 $$;
 COMMENT ON FUNCTION messages.drop_stage(text) IS
-    'Drops the staging table of a job that will not publish; true if it is gone. While a task still writes there it is left to the upkeep.'
+    'Drops the staging table of a job that will not publish; true if it is gone. While a task still writes there it is left to maintenance.'
     ' [for: publisher]';
 
 CREATE OR REPLACE FUNCTION messages.begin_publish_run(run_id text, queue_name text) RETURNS jsonb

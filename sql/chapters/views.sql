@@ -62,7 +62,7 @@ SELECT id, queue_name, result, created_at, leased_at, archived_at, attempts, han
        CASE WHEN (SELECT r.bodies FROM messages.session_reach r)
                  OR queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN details END AS details,
        reference, requeues,
-       requeued_from, remedy, remedied_at, remedied_by, requeued_as, dismissed_for, pg_column_size(message) AS body_bytes,
+       requeued_from, resolution, resolved_at, resolved_by, requeued_as, dismissed_for, pg_column_size(message) AS body_bytes,
        topic, group_key, fingerprint, output,
        CASE WHEN (SELECT r.bodies FROM messages.session_reach r)
                  OR queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN failure

@@ -1,7 +1,7 @@
 -- Two doors: plain SQL names messages.message and messages.message_archive, whose statement triggers check it. The functions
 -- write the tables behind them, message_rows and archive_rows, and meet no trigger. docs/explanation/how-the-queue-works.md
 
--- An interval is judged by the time that it leads to: see check_duration().
+-- An interval is checked by the time that it leads to: see check_duration().
 CREATE TABLE messages.queue (
     queue_name       text        PRIMARY KEY CHECK (queue_name ~ '^[a-z][a-z0-9_]{0,47}$'),
     max_attempts     smallint    NOT NULL DEFAULT 15 CHECK (max_attempts BETWEEN 1 AND 1000),
@@ -20,7 +20,7 @@ CREATE TABLE messages.queue (
     rate_period      interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + rate_period > '2001-02-01'),
     rate_burst       integer     NOT NULL DEFAULT 1 CHECK (rate_burst BETWEEN 1 AND 10000),
     rate_mark        regclass,
-    look_due         regclass,
+    scan_due         regclass,
     lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
     handler_timeout  interval    CHECK (handler_timeout > '0'),
     paused           boolean     NOT NULL DEFAULT false,
@@ -33,9 +33,9 @@ COMMENT ON COLUMN messages.queue.lease_for IS 'How long a lease lasts if the con
 COMMENT ON COLUMN messages.queue.backoff_first IS 'Pause after the first failed attempt; doubles with each further one, with jitter.';
 COMMENT ON COLUMN messages.queue.backoff_max IS 'Longest pause between attempts.';
 COMMENT ON COLUMN messages.queue.dedup_window IS 'How long a dedup_key is remembered if the publisher does not say.';
-COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finished messages; NULL forever. Dead messages are kept until they have a remedy.';
-COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: one uncommitted publisher at a time rings; off: consumers poll.';
-COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
+COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finished messages; NULL forever. Dead messages are kept until they are resolved.';
+COMMENT ON COLUMN messages.queue.notify IS 'always: every publish notifies; gated: one uncommitted publisher at a time notifies; off: consumers poll.';
+COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message is resolved, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
 COMMENT ON COLUMN messages.queue.fair_by IS 'What the keys are that take turns, so that none waits for the backlog of another: group (the group_key) or topic (its first word), unless a header fair_key says otherwise; NULL for the order of publishing.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any number.';
@@ -44,8 +44,8 @@ COMMENT ON COLUMN messages.queue.rate_limit IS 'How many messages may be leased 
 COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
 COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages, of the queue and of a group, may be leased at once after a pause; the next have to wait for their time.';
 COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
-COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which a session may look through the whole queue again.';
-COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only whoever may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a ring, or -2 for the rate_mark.';
+COMMENT ON COLUMN messages.queue.scan_due IS 'Sequence: the time from which a session may look through the whole queue again.';
+COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only whoever may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a notification, or -2 for the rate_mark.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL forever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
@@ -66,18 +66,18 @@ COMMENT ON TABLE messages.lane IS 'Ten lanes for each queue, one for each priori
 COMMENT ON COLUMN messages.lane.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.lane.priority IS 'The priority, 0 to 9; higher is leased first.';
 COMMENT ON COLUMN messages.lane.used IS 'Whether a message was ever published at this priority. Leases pass over the other lanes.';
-COMMENT ON COLUMN messages.lane.mark IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth. NULL until the upkeep makes it: from the beginning.';
+COMMENT ON COLUMN messages.lane.mark IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth. NULL until maintenance makes it: from the beginning.';
 
 CREATE TABLE messages.unused_sequence (
     sequence regclass    PRIMARY KEY,
     since    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE messages.unused_sequence IS 'Sequences of queues that were dropped. The upkeep drops them an hour later, when no session uses them any more.';
+COMMENT ON TABLE messages.unused_sequence IS 'Sequences of queues that were dropped. Maintenance drops them an hour later, when no session uses them any more.';
 COMMENT ON COLUMN messages.unused_sequence.sequence IS 'The sequence.';
 COMMENT ON COLUMN messages.unused_sequence.since IS 'When its queue was dropped.';
 
-CREATE SEQUENCE messages.rings_paused_until MINVALUE -1 MAXVALUE 100000000000000000;
-COMMENT ON SEQUENCE messages.rings_paused_until IS 'Microseconds since 1970: until then nobody rings, because the notification queue of the server is half full.';
+CREATE SEQUENCE messages.notifications_paused_until MINVALUE -1 MAXVALUE 100000000000000000;
+COMMENT ON SEQUENCE messages.notifications_paused_until IS 'Microseconds since 1970: until then nobody notifies, because the notification queue of the server is half full.';
 
 CREATE SEQUENCE messages.message_id_seq;
 COMMENT ON SEQUENCE messages.message_id_seq IS 'Numbers the messages.';
@@ -190,9 +190,9 @@ CREATE TABLE messages.message_archive (
     handled_by    text,
     details       text,
     reference     text,
-    remedy        text,
-    remedied_at   timestamptz,
-    remedied_by   text,
+    resolution        text,
+    resolved_at   timestamptz,
+    resolved_by   text,
     requeued_as   bigint,
     dismissed_for text,
     headers       jsonb,
@@ -216,8 +216,8 @@ ALTER TABLE messages.message_archive_default REPLICA IDENTITY FULL;
 CREATE INDEX message_archive_ranges_idx ON messages.archive_rows USING brin (archived_at, xid) WITH (autosummarize = on);
 CREATE INDEX message_archive_reference_idx ON messages.archive_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
 CREATE INDEX message_archive_dead_idx ON messages.archive_rows (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
--- A pipeline that was killed and starts again counts through it what it had done. Few rows have a remedy.
-CREATE INDEX message_archive_remedied_by_idx ON messages.archive_rows (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
+-- A pipeline that was killed and starts again counts through it what it had done. Few rows are resolved.
+CREATE INDEX message_archive_resolved_by_idx ON messages.archive_rows (resolved_by, resolved_at) WHERE resolved_by IS NOT NULL;
 COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result. What plain SQL inserts here is checked.';
 COMMENT ON TABLE messages.archive_rows IS 'The rows of messages.message_archive, partitioned by archived_at. The functions name this table and meet no trigger.';
 COMMENT ON COLUMN messages.message_archive.id IS 'Id of the message; a new one only after a plain INSERT that gives none.';
@@ -233,9 +233,9 @@ COMMENT ON COLUMN messages.message_archive.result IS 'success, failed (handler e
 COMMENT ON COLUMN messages.message_archive.handled_by IS 'Who finished it, as the consumer named itself.';
 COMMENT ON COLUMN messages.message_archive.details IS 'Reason of a rejection or failure.';
 COMMENT ON COLUMN messages.message_archive.reference IS 'The publisher''s own key.';
-COMMENT ON COLUMN messages.message_archive.remedy IS 'What was done about a dead message: requeued or dismissed.';
-COMMENT ON COLUMN messages.message_archive.remedied_at IS 'When that was done.';
-COMMENT ON COLUMN messages.message_archive.remedied_by IS 'Who did it.';
+COMMENT ON COLUMN messages.message_archive.resolution IS 'What was done about a dead message: requeued or dismissed.';
+COMMENT ON COLUMN messages.message_archive.resolved_at IS 'When that was done.';
+COMMENT ON COLUMN messages.message_archive.resolved_by IS 'Who did it.';
 COMMENT ON COLUMN messages.message_archive.requeued_as IS 'Id of the message that repeats it.';
 COMMENT ON COLUMN messages.message_archive.dismissed_for IS 'Why it was dismissed.';
 COMMENT ON COLUMN messages.message_archive.headers IS 'Metadata next to the body.';
@@ -304,7 +304,7 @@ CREATE TABLE messages.dead_message (
 CREATE INDEX dead_message_oldest_idx ON messages.dead_message (queue_name, archived_at);
 CREATE INDEX dead_message_cause_idx ON messages.dead_message (queue_name, fingerprint, id);
 CREATE INDEX dead_message_group_idx ON messages.dead_message (queue_name, group_key) WHERE group_key IS NOT NULL;
-COMMENT ON TABLE messages.dead_message IS 'Dead messages without a remedy: the list of what has to be requeued or dismissed.';
+COMMENT ON TABLE messages.dead_message IS 'Open dead messages: the list of what has to be requeued or dismissed.';
 COMMENT ON COLUMN messages.dead_message.id IS 'Id of the archived message.';
 COMMENT ON COLUMN messages.dead_message.archived_at IS 'When it died; names its archive partition.';
 COMMENT ON COLUMN messages.dead_message.lock_expires_at IS 'End of the lease; NULL while nobody holds one.';
@@ -314,7 +314,7 @@ COMMENT ON COLUMN messages.dead_message.result IS 'How it died.';
 COMMENT ON COLUMN messages.dead_message.locked_by IS 'Who holds the lease.';
 COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the archive.';
 COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work had been requeued, as in the archive.';
-COMMENT ON COLUMN messages.dead_message.group_key IS 'Its group, which waits for the remedy if on_dead_head of the queue is block.';
+COMMENT ON COLUMN messages.dead_message.group_key IS 'Its group, which waits for the resolution if on_dead_head of the queue is block.';
 
 CREATE TABLE messages.failed_attempt (
     message_id  bigint      NOT NULL,
@@ -430,7 +430,7 @@ COMMENT ON COLUMN messages.queue_grant.privilege IS 'publish, consume (also fini
 COMMENT ON COLUMN messages.queue_grant.granted_at IS 'When it was granted.';
 COMMENT ON COLUMN messages.queue_grant.granted_by IS 'Who granted it.';
 
-CREATE TABLE messages.upkeep_run (
+CREATE TABLE messages.maintenance_run (
     only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     finished_at timestamptz,
     done_by     text,
@@ -438,20 +438,20 @@ CREATE TABLE messages.upkeep_run (
     cron_at     timestamptz,
     cron_role   text,
     server      bigint,
-    CONSTRAINT upkeep_run_done_check CHECK ((finished_at IS NULL) = (done_by IS NULL)),
-    CONSTRAINT upkeep_run_cron_check CHECK ((cron_at IS NULL) = (cron_role IS NULL))
+    CONSTRAINT maintenance_run_done_check CHECK ((finished_at IS NULL) = (done_by IS NULL)),
+    CONSTRAINT maintenance_run_cron_check CHECK ((cron_at IS NULL) = (cron_role IS NULL))
 );
-INSERT INTO messages.upkeep_run DEFAULT VALUES;
-COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep, and the last one of pg_cron.';
-COMMENT ON COLUMN messages.upkeep_run.only_row IS 'Always true: there is one row.';
-COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
-COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
-COMMENT ON COLUMN messages.upkeep_run.cron_at IS 'When pg_cron last did it, or was given it since; NULL if it never did, or no longer has it.';
-COMMENT ON COLUMN messages.upkeep_run.cron_role IS 'The login of the pg_cron job.';
-COMMENT ON COLUMN messages.upkeep_run.server IS 'The system identifier of the PostgreSQL server that the queue runs on.';
-COMMENT ON COLUMN messages.upkeep_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
+INSERT INTO messages.maintenance_run DEFAULT VALUES;
+COMMENT ON TABLE messages.maintenance_run IS 'The last maintenance run, and the last one of pg_cron.';
+COMMENT ON COLUMN messages.maintenance_run.only_row IS 'Always true: there is one row.';
+COMMENT ON COLUMN messages.maintenance_run.finished_at IS 'When it finished.';
+COMMENT ON COLUMN messages.maintenance_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
+COMMENT ON COLUMN messages.maintenance_run.cron_at IS 'When pg_cron last did it, or was given it since; NULL if it never did, or no longer has it.';
+COMMENT ON COLUMN messages.maintenance_run.cron_role IS 'The login of the pg_cron job.';
+COMMENT ON COLUMN messages.maintenance_run.server IS 'The system identifier of the PostgreSQL server that the queue runs on.';
+COMMENT ON COLUMN messages.maintenance_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
 
-CREATE TABLE messages.upkeep_failure (
+CREATE TABLE messages.maintenance_failure (
     step      text        NOT NULL,
     subject   text        NOT NULL,
     sqlstate  text        NOT NULL,
@@ -460,13 +460,13 @@ CREATE TABLE messages.upkeep_failure (
     failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (step, subject)
 );
-COMMENT ON TABLE messages.upkeep_failure IS 'What the upkeep could not do, until it can. Each step, queue and partition fails alone.';
-COMMENT ON COLUMN messages.upkeep_failure.step IS 'The function that failed.';
-COMMENT ON COLUMN messages.upkeep_failure.subject IS 'The queue or partition; empty if it was the whole step.';
-COMMENT ON COLUMN messages.upkeep_failure.sqlstate IS 'The code of the error.';
-COMMENT ON COLUMN messages.upkeep_failure.error IS 'Its text, at most 500 characters.';
-COMMENT ON COLUMN messages.upkeep_failure.since IS 'When it failed first.';
-COMMENT ON COLUMN messages.upkeep_failure.failed_at IS 'When it failed last.';
+COMMENT ON TABLE messages.maintenance_failure IS 'What maintenance could not do, until it can. Each step, queue and partition fails alone.';
+COMMENT ON COLUMN messages.maintenance_failure.step IS 'The function that failed.';
+COMMENT ON COLUMN messages.maintenance_failure.subject IS 'The queue or partition; empty if it was the whole step.';
+COMMENT ON COLUMN messages.maintenance_failure.sqlstate IS 'The code of the error.';
+COMMENT ON COLUMN messages.maintenance_failure.error IS 'Its text, at most 500 characters.';
+COMMENT ON COLUMN messages.maintenance_failure.since IS 'When it failed first.';
+COMMENT ON COLUMN messages.maintenance_failure.failed_at IS 'When it failed last.';
 
 CREATE TABLE messages.pipeline_run (
     run_id      text        NOT NULL CHECK (run_id <> '' AND length(run_id) <= 250),
@@ -501,9 +501,9 @@ COMMENT ON TABLE messages.publish_stage IS 'The staging tables publish_stage_<nu
 COMMENT ON COLUMN messages.publish_stage.number IS 'Names the table.';
 COMMENT ON COLUMN messages.publish_stage.stage_id IS 'The name that its job gave it.';
 COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
-COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
+COMMENT ON COLUMN messages.publish_stage.expires_at IS 'Maintenance drops it then: a day after the last task began to stage.';
 
--- What the upkeep records of each queue. docs/decisions/0021-counts-and-the-page.md
+-- What maintenance records of each queue. docs/decisions/0021-counts-and-the-page.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,
     grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day', 'all')),
@@ -530,16 +530,16 @@ CREATE TABLE messages.history (
     PRIMARY KEY (queue_name, grain, bucket_at)
 ) WITH (fillfactor = 70);
 CREATE INDEX history_bucket_at_idx ON messages.history (grain, bucket_at);
-COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as the upkeep recorded it. A minute without a row was like the one before, without traffic.';
-COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since. Empty: an upkeep looked in this minute.';
+COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as maintenance recorded it. A minute without a row was like the one before, without traffic.';
+COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since. Empty: a maintenance run looked in this minute.';
 COMMENT ON COLUMN messages.history.grain IS 'minute, hour or day, in UTC; all: what the queue holds now and what went through it since the history began.';
 COMMENT ON COLUMN messages.history.bucket_at IS 'Where the bucket begins; it ends before the next one.';
-COMMENT ON COLUMN messages.history.depth IS 'Unfinished messages at the last upkeep in the bucket. This column and the five that follow are NULL if there was no upkeep, or nothing had changed.';
-COMMENT ON COLUMN messages.history.depth_max IS 'The largest depth that an upkeep saw in it.';
+COMMENT ON COLUMN messages.history.depth IS 'Unfinished messages at the last maintenance run in the bucket. This column and the five that follow are NULL if there was no maintenance, or nothing had changed.';
+COMMENT ON COLUMN messages.history.depth_max IS 'The largest depth that a maintenance run saw in it.';
 COMMENT ON COLUMN messages.history.ready IS 'How many of these could be leased.';
 COMMENT ON COLUMN messages.history.leased IS 'How many were leased.';
 COMMENT ON COLUMN messages.history.delayed IS 'How many waited for their time, or behind others of their group.';
-COMMENT ON COLUMN messages.history.dead IS 'Dead messages without a remedy.';
+COMMENT ON COLUMN messages.history.dead IS 'Open dead messages.';
 COMMENT ON COLUMN messages.history.oldest_at IS 'Since when the oldest ready message was ready; NULL: none was.';
 COMMENT ON COLUMN messages.history.arrivals IS 'Messages that were published in the bucket.';
 COMMENT ON COLUMN messages.history.success IS 'Messages archived as success in the bucket. This and all that follow are counted by archived_at.';
@@ -584,10 +584,10 @@ CREATE TABLE messages.history_progress (
     next_xid   bigint      NOT NULL,
     next_id    bigint      NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE messages.history_progress IS 'How far the history is: what lies between the two positions is counted by the next upkeep.';
+COMMENT ON TABLE messages.history_progress IS 'How far the history is: what lies between the two positions is counted by the next maintenance run.';
 COMMENT ON COLUMN messages.history_progress.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.history_progress.begun_at IS 'Where the history begins.';
-COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When an upkeep last looked at the queues.';
+COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When a maintenance run last looked at the queues.';
 COMMENT ON COLUMN messages.history_progress.counted_at IS 'Up to here all is counted.';
 COMMENT ON COLUMN messages.history_progress.counted_xid IS 'What earlier transactions archived is counted.';
 COMMENT ON COLUMN messages.history_progress.counted_id IS 'Messages up to this id are counted.';
@@ -660,6 +660,6 @@ CREATE TYPE messages.open_dispatch AS (
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval, counted_up_to bigint, limited_until timestamptz
+    dead bigint, maintenance_age interval, counted_up_to bigint, limited_until timestamptz
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

@@ -20,9 +20,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from airflow_provider_pgqueue.core import Message, Outcome, Rejected, Retry, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.maintenance import PgQueueMaintenanceOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.telemetry.telemetry import ConsumerTelemetry, record_dispatches
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
@@ -32,7 +32,7 @@ def judge(message: Message) -> Outcome | None:
     return Rejected("bad") if message.body == 0 else None
 
 
-async def first_doorbell() -> Any:
+async def first_notification() -> Any:
     """Wait as the triggerer does."""
     async with aclosing(PgQueueMessageTrigger(queue_name="orders", for_task=True).run()) as events:
         return await asyncio.wait_for(anext(aiter(events)), 20)
@@ -71,10 +71,10 @@ def main() -> None:
     context: Any = {"ti": ti, "task_instance": ti}
     hook = PgQueueHook()
     PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=[0, 1, 2]).execute(context)
-    asyncio.run(first_doorbell())
+    asyncio.run(first_notification())
     PgQueueConsumeOperator(task_id="consume", queue_name="orders", apply_function=judge).execute(context)
     PgQueueRequeueOperator(task_id="requeue", queue_name="orders", results=["rejected"]).execute(context)
-    PgQueueUpkeepOperator(task_id="upkeep", with_metrics=True).execute(context)
+    PgQueueMaintenanceOperator(task_id="maintenance", with_metrics=True).execute(context)
     record_dispatches("orders", "pack", hook.run(verbs.open_dispatches("orders")))
     ConsumerTelemetry("orders", judge).record_batch({"lost": 2})
 

@@ -121,7 +121,7 @@ def test_a_triggerer_that_gets_such_a_trigger_fails_it_and_goes_on() -> None:
 class BrokenWatch(MessageWatch):
     """One that fails when it hears."""
 
-    def hear(self, rows: Any, now: float) -> Any:
+    def receive(self, rows: Any, now: float) -> Any:
         raise RuntimeError("it is broken")
 
 
@@ -129,7 +129,8 @@ HURTING: list[Watch] = [
     *(MessageWatch(queue_name=name) for name in NAMES),  # type: ignore[arg-type]
     *(DeadMessageWatch(queue_name=name) for name in NAMES),  # type: ignore[arg-type]
     *(MessageWatch(queue_name="orders", min_messages=value) for value in ("5", 3 * 10**9)),  # type: ignore[arg-type]
-    *(MessageWatch(queue_name="mail", poll_interval=value) for value in ("10", None, float("nan"), float("inf"))),  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    *(MessageWatch(queue_name="mail", poll_interval=value) for value in ("10", None, float("nan"), float("inf"))),
     MessageWatch(queue_name="orders", min_messages=5, max_wait="10"),  # type: ignore[arg-type]
     DeadMessageWatch(queue_name="orders", results=5),  # type: ignore[arg-type]
     BrokenWatch(queue_name="orders"),
@@ -142,8 +143,8 @@ def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def first(conn_id: str, watch: Watch) -> Any:
-    async with aclosing(hub.rings(conn_id, watch)) as doorbells:
-        return await anext(doorbells)
+    async with aclosing(hub.notification_stream(conn_id, watch)) as notifications:
+        return await anext(notifications)
 
 
 def test_whoever_waits_with_whatever_argument_hurts_nobody_else(
@@ -170,7 +171,7 @@ def test_whoever_waits_with_whatever_argument_hurts_nobody_else(
         return heard, await asyncio.gather(*bad, return_exceptions=True)
 
     heard, errors = within(40, together())
-    assert [doorbell["ready"] for doorbell in heard] == [1, 1, 1]
+    assert [notification["ready"] for notification in heard] == [1, 1, 1]
     assert [error for error in errors if not isinstance(error, BaseException)] == []
 
 

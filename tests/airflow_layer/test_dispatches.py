@@ -113,7 +113,7 @@ def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
     [
         ("value_error", "Invalid input for param shop: 'shop' is a required property", "Give the dispatcher a conf"),
         ("denied_run_type", "Dag 'pack' does not allow operator-triggered runs", "allowed_run_types"),
-        ("import_errors", "Dag 'pack' has import errors and cannot be triggered", "Mend the import errors"),
+        ("import_errors", "Dag 'pack' has import errors and cannot be triggered", "Fix the import errors"),
     ],
 )
 def test_a_refused_run_says_the_fix_for_the_reason(
@@ -182,7 +182,7 @@ def test_a_run_that_is_started_later_has_its_whole_lease(
 def test_a_dispatcher_with_a_long_backlog_renews_the_leases_of_what_it_started_and_of_what_it_starts_next(
     conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TUNING, "look_at_started_every", 0.0)
+    monkeypatch.setattr(TUNING, "poll_started_every", 0.0)
     run_verb(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
 
     def near_the_end(run_id: str) -> None:

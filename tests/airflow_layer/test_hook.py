@@ -171,7 +171,7 @@ def test_install_makes_an_empty_database_ready_and_twice_does_no_harm(empty_dsn:
     assert first["queues_created"] == ["orders", "mail"]
     assert first["migrations_applied"]
     assert (again["queues_created"], again["migrations_applied"]) == ([], [])
-    assert first["upkeep_mode"] == again["upkeep_mode"] == "airflow"
+    assert first["maintenance_mode"] == again["maintenance_mode"] == "airflow"
     with hook.connect() as conn:
         assert conn.execute("SELECT max_attempts FROM messages.queue WHERE queue_name = 'mail'").fetchone() == (2,)
 
@@ -234,18 +234,18 @@ def test_install_that_insists_on_pg_cron_says_what_is_missing(conn_id: str) -> N
 
 
 @pytest.mark.cron
-def test_install_gives_the_upkeep_to_pg_cron_where_there_is_one(cron_dsn: str, airflow_connection: Any) -> None:
+def test_install_gives_maintenance_to_pg_cron_where_there_is_one(cron_dsn: str, airflow_connection: Any) -> None:
     hook = PgQueueHook(airflow_connection(cron_dsn))
-    assert hook.install()["upkeep_mode"] == "pg_cron"
-    assert "upkeep by pg_cron" in hook.test_connection()[1]
-    assert hook.install(cron=False)["upkeep_mode"] == "airflow"
+    assert hook.install()["maintenance_mode"] == "pg_cron"
+    assert "maintenance by pg_cron" in hook.test_connection()[1]
+    assert hook.install(cron=False)["maintenance_mode"] == "airflow"
 
 
-def test_test_connection_says_the_version_and_who_does_the_upkeep(conn_id: str) -> None:
+def test_test_connection_says_the_version_and_who_runs_maintenance(conn_id: str) -> None:
     works, text = PgQueueHook(conn_id).test_connection()
     assert works
     assert text.startswith("Connected. Schema messages has version")
-    assert text.endswith("upkeep by airflow.")
+    assert text.endswith("maintenance by airflow.")
 
 
 def test_an_unknown_queue_is_named_and_the_connection_stays_usable(conn_id: str) -> None:
@@ -253,7 +253,7 @@ def test_an_unknown_queue_is_named_and_the_connection_stays_usable(conn_id: str)
     with hook.connect() as conn:
         with pytest.raises(QueueNotFound, match="nowhere"):
             hook.publish("nowhere", 1, conn=conn)
-        assert hook.run(verbs.upkeep_mode(), conn=conn) == "airflow"
+        assert hook.run(verbs.maintenance_mode(), conn=conn) == "airflow"
 
 
 def test_sessions_are_named_after_the_task(

@@ -20,9 +20,9 @@ import pytest
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, InvalidMessage, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.triggers.hub import HubTimes, rings
+from airflow_provider_pgqueue.triggers.hub import HubTimes, notification_stream
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
-from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
+from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, MessageWatch, Notification
 from tests.airflow_layer.conftest import as_json
 from tests.airflow_layer.secrets import Vault
 from tests.waiting import async_until, async_until_still
@@ -41,8 +41,8 @@ def listeners(conn: Connection) -> list[Any]:
     return conn.execute(LISTENERS).fetchall()
 
 
-def has_looked(conn: Connection, *, since: int = 0) -> bool:
-    """Tell whether the hub waits after a look, in another session than the one that it lost."""
+def has_polled(conn: Connection, *, since: int = 0) -> bool:
+    """Tell whether the hub waits after a poll, in another session than the one that it lost."""
     found = conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%closed_queues(%'")
     return any(pid != since for pid, _ in found)
 
@@ -63,9 +63,11 @@ def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, seconds))
 
 
-async def first(conn_id: str, queue_name: str = "orders", times: HubTimes = USUAL, **options: Any) -> Doorbell:
-    async with aclosing(rings(conn_id, MessageWatch(queue_name=queue_name, **options), times)) as doorbells:
-        return await anext(doorbells)
+async def first(conn_id: str, queue_name: str = "orders", times: HubTimes = USUAL, **options: Any) -> Notification:
+    async with aclosing(
+        notification_stream(conn_id, MessageWatch(queue_name=queue_name, **options), times)
+    ) as notifications:
+        return await anext(notifications)
 
 
 def test_a_thousand_who_wait_use_one_session_and_no_statement_while_nothing_happens(
@@ -92,10 +94,10 @@ def test_a_queue_that_is_dropped_while_somebody_waits_is_said_once(
     def said() -> int:
         return len(re.findall("queue 'orders' (?:no longer exists|does not exist)", caplog.text))
 
-    async def wait() -> Doorbell:
+    async def wait() -> Notification:
         times = HubTimes(doubt_again=0.0, min_gap=0.05)
         waiting = asyncio.create_task(first(conn_id, times=times, poll_interval=0.05))
-        await async_until(lambda: has_looked(conn))
+        await async_until(lambda: has_polled(conn))
         conn.execute("SELECT messages.drop_queue('orders', force => true)")
         await async_until(said)
         await another_statement(conn)
@@ -114,7 +116,7 @@ def test_a_queue_that_is_paused_is_said_once_to_each_who_waits_and_again_after_i
     def said() -> int:
         return caplog.text.count("queue 'orders' is paused")
 
-    async def wait() -> list[Doorbell]:
+    async def wait() -> list[Notification]:
         times = HubTimes(doubt_again=0.0, min_gap=0.05)
         options: Any = {"times": times, "poll_interval": 0.05, "min_messages": 2}
         waiting = [asyncio.create_task(first(conn_id, **options)) for _ in range(2)]
@@ -122,7 +124,7 @@ def test_a_queue_that_is_paused_is_said_once_to_each_who_waits_and_again_after_i
         await another_statement(conn)
         assert await async_until_still(said, 0.3) == 2
         conn.execute("SELECT messages.resume_queue('orders')")
-        for _ in range(4):  # a look is two statements
+        for _ in range(4):  # a poll is two statements
             await another_statement(conn)
         conn.execute("SELECT messages.pause_queue('orders')")
         await async_until(lambda: said() == 4)
@@ -130,21 +132,21 @@ def test_a_queue_that_is_paused_is_said_once_to_each_who_waits_and_again_after_i
         PgQueueHook(conn_id).publish("orders", 1, conn=conn)
         return await asyncio.gather(*waiting)
 
-    assert [doorbell["ready"] for doorbell in within(60, wait())] == [2, 2]
+    assert [notification["ready"] for notification in within(60, wait())] == [2, 2]
 
 
-def test_work_that_is_there_rings_at_once_and_work_that_comes_later_by_its_notification(
+def test_work_that_is_there_notifies_at_once_and_work_that_comes_later_by_its_notification(
     conn_id: str, queue: Queue, conn: Connection
 ) -> None:
     hook = PgQueueHook(conn_id)
     hook.publish(queue("orders"), 1)
     queue("mail")
 
-    async def both() -> tuple[Doorbell, Doorbell]:
+    async def both() -> tuple[Notification, Notification]:
         there = await first(conn_id, "orders", poll_interval=300)
         before = listeners(conn)
         later = asyncio.create_task(first(conn_id, "mail", poll_interval=300))
-        await async_until(lambda: has_looked(conn) and listeners(conn) != before)
+        await async_until(lambda: has_polled(conn) and listeners(conn) != before)
         hook.publish("mail", 1, conn=conn)
         return there, await later
 
@@ -153,14 +155,14 @@ def test_work_that_is_there_rings_at_once_and_work_that_comes_later_by_its_notif
     assert (later["queue_name"], later["ready"]) == ("mail", 1)
 
 
-def test_a_message_that_becomes_ready_later_rings_then(conn_id: str, queue: Queue) -> None:
+def test_a_message_that_becomes_ready_later_notifies_then(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), 1, delay=timedelta(seconds=1))
     started = time.monotonic()
     within(20, first(conn_id, poll_interval=300))
     assert 0.5 < time.monotonic() - started < 10
 
 
-def test_what_a_rate_holds_back_rings_when_the_next_may_be_leased_and_not_before(
+def test_what_a_rate_holds_back_notifies_when_the_next_may_be_leased_and_not_before(
     conn_id: str, queue: Queue, conn: Connection
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders", rate_limit=1, rate_period=timedelta(seconds=1)), [1, 2]))
@@ -172,13 +174,13 @@ def test_what_a_rate_holds_back_rings_when_the_next_may_be_leased_and_not_before
 
 
 @pytest.mark.parametrize("for_task", [True, False], ids=["sensor", "watcher"])
-def test_an_expired_lease_rings_at_once(conn_id: str, queue: Queue, conn: Connection, for_task: bool) -> None:
+def test_an_expired_lease_notifies_at_once(conn_id: str, queue: Queue, conn: Connection, for_task: bool) -> None:
     queue("orders")
 
     async def wait() -> timedelta:
-        async with aclosing(PgQueueMessageTrigger(queue_name="orders", for_task=for_task).run()) as doorbells:
-            waiting = asyncio.create_task(anext(doorbells))
-            await async_until(lambda: has_looked(conn))
+        async with aclosing(PgQueueMessageTrigger(queue_name="orders", for_task=for_task).run()) as notifications:
+            waiting = asyncio.create_task(anext(notifications))
+            await async_until(lambda: has_polled(conn))
             with conn.transaction():
                 run(conn, verbs.publish("orders", 1))
                 (message,) = run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=300)))
@@ -192,13 +194,15 @@ def test_an_expired_lease_rings_at_once(conn_id: str, queue: Queue, conn: Connec
     assert timedelta(0) <= min(lates) < timedelta(seconds=0.2)
 
 
-def test_a_message_that_dies_rings_by_its_notification(conn_id: str, queue: Queue, conn: Connection) -> None:
+def test_a_message_that_dies_notifies_by_its_notification(conn_id: str, queue: Queue, conn: Connection) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
 
-    async def wait() -> Doorbell:
-        async with aclosing(rings(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))) as dead:
+    async def wait() -> Notification:
+        async with aclosing(
+            notification_stream(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))
+        ) as dead:
             next_dead = asyncio.ensure_future(anext(dead))
-            await async_until(lambda: has_looked(conn))
+            await async_until(lambda: has_polled(conn))
             (message,) = run(conn, verbs.lease("orders"))
             run(conn, verbs.archive(message.lock_token, [message.id], result="rejected"))
             return await asyncio.wait_for(next_dead, 15)  # it would look again after 27 s
@@ -212,8 +216,10 @@ def test_dead_messages_and_messages_are_looked_for_on_the_same_session(
     hook = PgQueueHook(conn_id)
     hook.publish(queue("orders"), 1)
 
-    async def both() -> Doorbell:
-        async with aclosing(rings(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))) as dead:
+    async def both() -> Notification:
+        async with aclosing(
+            notification_stream(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))
+        ) as dead:
             next_dead = asyncio.ensure_future(anext(dead))
             await first(conn_id)
             assert len(listeners(conn)) == 1
@@ -229,7 +235,7 @@ def test_after_a_lost_connection_everybody_looks_again(conn_id: str, queue: Queu
 
     async def lose_it() -> None:
         waiting = [asyncio.create_task(first(conn_id, name, poll_interval=300)) for name in names]
-        await async_until(lambda: has_looked(conn))
+        await async_until(lambda: has_polled(conn))
         ((pid, _),) = listeners(conn)
         for name in names:
             PgQueueHook(conn_id).publish(name, 1, conn=conn)
@@ -270,14 +276,14 @@ def test_a_question_that_is_slow_costs_the_others_neither_their_look_nor_the_ses
     queue("orders")
     queue("mail")
 
-    async def dead() -> Doorbell:
+    async def dead() -> Notification:
         watch = DeadMessageWatch(queue_name="mail", poll_interval=0.2)
-        async with aclosing(rings(conn_id, watch, times)) as doorbells:
-            return await anext(doorbells)
+        async with aclosing(notification_stream(conn_id, watch, times)) as notifications:
+            return await anext(notifications)
 
-    async def wait() -> list[Doorbell]:
+    async def wait() -> list[Notification]:
         slow = asyncio.create_task(first(conn_id, "orders", times, poll_interval=0.2))
-        await async_until(lambda: "a look was cancelled after" in caplog.text)
+        await async_until(lambda: "a poll was cancelled after" in caplog.text)
         ((pid, _),) = listeners(conn)
         other = asyncio.create_task(dead())
         run(conn, verbs.publish("mail", 1))
@@ -291,7 +297,7 @@ def test_a_question_that_is_slow_costs_the_others_neither_their_look_nor_the_ses
         assert [pid for pid, _ in listeners(conn)] == [pid]
         return found
 
-    assert [doorbell["queue_name"] for doorbell in within(60, wait())] == ["mail", "orders"]
+    assert [notification["queue_name"] for notification in within(60, wait())] == ["mail", "orders"]
     assert "next try in" not in caplog.text
 
 
@@ -312,10 +318,10 @@ def test_a_question_that_is_too_slow_is_asked_ever_more_rarely_and_said_once(
         began = time.monotonic()
         await async_until(lambda: asked() == 3)
         waiting.cancel()
-        assert caplog.text.count("queue 'orders': a look was cancelled after") == 1
+        assert caplog.text.count("queue 'orders': a poll was cancelled after") == 1
         return time.monotonic() - began
 
-    # After looks of 0.2 s pauses of 0.4 and 0.8 s.
+    # After polls of 0.2 s pauses of 0.4 and 0.8 s.
     assert within(60, wait()) > 1.5
 
 
@@ -341,14 +347,14 @@ def test_whether_the_session_lives_is_asked_while_the_only_question_pauses(
 def test_a_session_that_falls_silent_is_replaced(conn_id: str, queue: Queue, conn: Connection) -> None:
     queue("orders")
 
-    async def freeze() -> Doorbell:
+    async def freeze() -> Notification:
         times = HubTimes(deadline=1.0, doubt_again=0.0)
         waiting = asyncio.create_task(first(conn_id, times=times, poll_interval=0.2))
-        await async_until(lambda: has_looked(conn))
+        await async_until(lambda: has_polled(conn))
         ((frozen, _),) = listeners(conn)
         os.kill(frozen, signal.SIGSTOP)
         try:
-            await async_until(lambda: has_looked(conn, since=frozen))
+            await async_until(lambda: has_polled(conn, since=frozen))
         finally:
             os.kill(frozen, signal.SIGCONT)
         run(conn, verbs.publish("orders", 1))
@@ -364,13 +370,13 @@ def test_a_lost_connection_is_opened_again_while_airflow_cannot_say_what_it_is(
     queue("orders", notify="off")
     vault.connections["vaulted"] = as_json(dsn)
 
-    async def lose_it_twice() -> Doorbell:
+    async def lose_it_twice() -> Notification:
         times = HubTimes(patience=0.1, doubt_again=0.0)
         waiting = asyncio.create_task(first("vaulted", times=times, poll_interval=300))
-        await async_until(lambda: has_looked(conn))
+        await async_until(lambda: has_polled(conn))
         vault.open.clear()
         before = lose(conn)
-        await async_until(lambda: has_looked(conn, since=before))
+        await async_until(lambda: has_polled(conn, since=before))
         assert len(vault.asked) == 2
         vault.connections.clear()
         vault.open.set()
@@ -389,9 +395,9 @@ def test_a_connection_that_was_changed_meanwhile_is_asked_for_until_it_is_known(
     conn.execute("CREATE ROLE hub_before LOGIN IN ROLE messages_consumer")
     vault.connections["vaulted"] = as_json(dsn, login="hub_before")
 
-    async def change_it() -> Doorbell:
+    async def change_it() -> Notification:
         waiting = asyncio.create_task(first("vaulted", times=HubTimes(patience=0.1), poll_interval=300))
-        await async_until(lambda: has_looked(conn))
+        await async_until(lambda: has_polled(conn))
         vault.open.clear()
         vault.connections["vaulted"] = as_json(dsn)
         run(conn, verbs.publish("orders", 1))
@@ -419,9 +425,9 @@ def test_who_waits_outlives_a_change_of_the_password_that_airflow_hears_of_later
     conn.execute("CREATE ROLE hub_old LOGIN IN ROLE messages_consumer")
     conn_id = airflow_connection(dsn, login="hub_old")
 
-    async def change_it() -> Doorbell:
+    async def change_it() -> Notification:
         waiting = asyncio.create_task(first(conn_id, poll_interval=300))
-        await async_until(lambda: has_looked(conn))
+        await async_until(lambda: has_polled(conn))
         run(conn, verbs.publish("orders", 1))
         conn.execute("ALTER ROLE hub_old RENAME TO hub_new")
         lose(conn)
@@ -438,15 +444,15 @@ def test_who_waits_outlives_a_change_of_the_password_that_airflow_hears_of_later
     assert caplog.text.count("is refused, trying on") == 1
 
 
-def test_who_comes_while_the_others_wait_is_rung_for_what_is_there(
+def test_who_comes_while_the_others_wait_is_notified_what_is_there(
     conn_id: str, queue: Queue, conn: Connection
 ) -> None:
     PgQueueHook(conn_id).publish(queue("orders", notify="off"), 1)
     queue("mail")
 
-    async def one_after_the_other() -> Doorbell:
+    async def one_after_the_other() -> Notification:
         waiting = asyncio.create_task(first(conn_id, "mail", poll_interval=300))
-        await async_until(lambda: has_looked(conn))
+        await async_until(lambda: has_polled(conn))
         try:
             return await first(conn_id, "orders", poll_interval=300)
         finally:
@@ -460,7 +466,7 @@ def test_an_argument_that_the_server_refuses_ends_its_own_wait_alone(
 ) -> None:
     queue("orders")
 
-    async def both() -> Doorbell:
+    async def both() -> Notification:
         good = asyncio.ensure_future(first(conn_id, "orders", poll_interval=300))
         bad = asyncio.ensure_future(first(conn_id, "or\0ders", poll_interval=300))
         with pytest.raises(InvalidMessage):

@@ -17,9 +17,9 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgqueue.assets.pgqueue import convert_asset_to_openlineage
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
+from airflow_provider_pgqueue.operators.maintenance import PgQueueMaintenanceOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from tests.sinks import collector
 
 Queue = Callable[..., str]
@@ -70,7 +70,10 @@ def test_what_requeues_reads_and_writes_the_queue(dataset: str, queue: Queue, ru
 
 
 def test_what_works_on_all_queues_names_none(conn_id: str) -> None:
-    for operator in (PgQueueUpkeepOperator(task_id="u"), PgQueueRequeueOperator(task_id="r", queue_name=None, ids=[1])):
+    for operator in (
+        PgQueueMaintenanceOperator(task_id="u"),
+        PgQueueRequeueOperator(task_id="r", queue_name=None, ids=[1]),
+    ):
         assert extract(operator) == OperatorLineage()
 
 

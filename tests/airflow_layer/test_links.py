@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.maintenance import PgQueueMaintenanceOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.plugins import page
 
 Queue = Callable[..., str]
@@ -41,7 +41,7 @@ def test_a_task_links_to_its_message_or_to_its_queue(
     assert link(many) == "https://airflow.example/team/pgqueue/queues/orders"
     consume = PgQueueConsumeOperator(task_id="consume", queue_name="orders", apply_function=print)
     assert link(consume) == "https://airflow.example/team/pgqueue/queues/orders"
-    assert link(PgQueueUpkeepOperator(task_id="upkeep")) == ""
+    assert link(PgQueueMaintenanceOperator(task_id="maintenance")) == ""
 
 
 @pytest.mark.parametrize(("base_url", "root"), [("https://airflow.example/team/", "/team"), ("", "")])

@@ -28,13 +28,13 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
+from airflow_provider_pgqueue.operators.maintenance import PgQueueMaintenanceOperator
 from airflow_provider_pgqueue.operators.publish import (
     PgQueuePublishOperator,
     PgQueuePublishQueryOperator,
 )
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
@@ -153,7 +153,9 @@ URIS = [
 ]
 
 
-@pytest.mark.parametrize("make", [partial(PgQueueUpkeepOperator, task_id="t"), partial(create_asset, queue_name="q")])
+@pytest.mark.parametrize(
+    "make", [partial(PgQueueMaintenanceOperator, task_id="t"), partial(create_asset, queue_name="q")]
+)
 def test_a_uri_is_no_id_of_a_connection_and_is_not_repeated(make: Any) -> None:
     for uri in URIS:
         with pytest.raises(InvalidArgument, match=r"^pgqueue_conn_id is a URI .*give its id") as error:
@@ -182,7 +184,7 @@ def test_a_uri_that_only_the_task_knows_is_not_repeated_either(
 
 def test_a_template_that_compares_may_name_a_connection() -> None:
     name = "{{ 'one' if params.x == 'a@b' else 'two' }}"
-    assert PgQueueUpkeepOperator(task_id="t", pgqueue_conn_id=name).pgqueue_conn_id == name
+    assert PgQueueMaintenanceOperator(task_id="t", pgqueue_conn_id=name).pgqueue_conn_id == name
 
 
 @pytest.mark.parametrize("uri", ["pgqueue://user:SECRET@pgqueue_default/orders", "pgqueue://user:SECRET@db:5432/a/b"])
@@ -198,10 +200,11 @@ def test_the_connection_of_a_query_is_named_by_its_argument(conn_id: str, queue:
         run(PgQueuePublishQueryOperator(**given, sql_conn_id="nope"))
 
 
-# A notifier that is judged when it is made ----------------------------------------------------------------------------
+# A notifier that is checked when it is made
+# ----------------------------------------------------------------------------
 
 
-def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
+def test_a_notifier_with_templates_is_checked_when_it_is_called_back() -> None:
     PgQueueNotifier(queue_name="{{ name }}", topic="{{ ti.task_id }}.failed", message={"run": "{{ run_id }}"})
 
 
@@ -275,8 +278,8 @@ def test_a_duration_is_a_timedelta_or_a_number_of_seconds(conn_id: str, conn: Co
     for length in lengths:
         waits = {"poll_interval": length, "max_wait": length}
         sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", min_messages=2, **waits)
-        _, stored = sensor._trigger(ring_after=length).serialize()
-        assert [stored[name] for name in ("poll_interval", "max_wait", "ring_after")] == [90, 90, 90]
+        _, stored = sensor._trigger(notify_after=length).serialize()
+        assert [stored[name] for name in ("poll_interval", "max_wait", "notify_after")] == [90, 90, 90]
         json.dumps(stored)
 
 
@@ -291,7 +294,7 @@ def test_a_time_that_ends_before_it_begins_is_refused(run: Run, context: dict[st
         run(requeue)
 
 
-def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
+def test_a_resolution_without_a_queue_and_without_messages_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"^queue_name is None\. Name a queue, or messages by ids, cause"):
         PgQueueRequeueOperator(task_id="again", queue_name=None, results=["failed"])
     PgQueueRequeueOperator(task_id="again", queue_name=None, ids=[1])
@@ -304,7 +307,7 @@ def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
         ({"canary": 5, "stop_when_failing": 0}, "^stop_when_failing is 0"),
     ],
 )
-def test_what_a_remedy_would_refuse_when_it_runs_is_refused_where_it_is_written(given: Any, said: str) -> None:
+def test_what_a_resolution_would_refuse_when_it_runs_is_refused_where_it_is_written(given: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         PgQueueRequeueOperator(task_id="again", queue_name="orders", **given)
 
@@ -378,7 +381,7 @@ def test_the_output_of_a_sensor_is_an_object_for_the_next_task() -> None:
         sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders")
 
         @task
-        def read(doorbell: Any, ready: Any) -> None: ...
+        def read(notification: Any, ready: Any) -> None: ...
 
         reading = read(sensor.output, sensor.output["ready"]).operator
     assert reading.upstream_task_ids == {"wait"}

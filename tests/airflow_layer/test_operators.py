@@ -41,10 +41,10 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.maintenance import PgQueueMaintenanceOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator, PgQueuePublishQueryOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
-from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.task import DOUBLED
 from tests.airflow_layer.airflow_versions import (
@@ -82,7 +82,8 @@ def consume(**arguments: Any) -> PgQueueConsumeOperator:
     return PgQueueConsumeOperator(**({"task_id": "consume", "queue_name": "orders"} | arguments))
 
 
-# Setup and upkeep -----------------------------------------------------------------------------------------------------
+# Setup and maintenance
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_dry_run_of_the_setup_says_what_it_would_do_and_changes_nothing_and_the_setup_does_it(
@@ -113,20 +114,20 @@ def test_a_dry_run_of_the_setup_says_what_it_would_do_and_changes_nothing_and_th
         assert conn.execute("SELECT queue_name FROM messages.queue WHERE queue_name = 'bills'").fetchone() is None
 
 
-def test_upkeep_archives_what_expired(conn_id: str, queue: Queue, run: Run) -> None:
+def test_maintenance_archives_what_expired(conn_id: str, queue: Queue, run: Run) -> None:
     hook = PgQueueHook(conn_id)
     hook.publish(queue("orders"), 1, expires_in=timedelta(milliseconds=1))
-    assert run(PgQueueUpkeepOperator(task_id="upkeep"))["archived"] == 1
+    assert run(PgQueueMaintenanceOperator(task_id="maintenance"))["archived"] == 1
 
 
 @pytest.mark.cron
-def test_upkeep_is_skipped_where_pg_cron_does_it(
+def test_maintenance_is_skipped_where_pg_cron_does_it(
     cron_dsn: str, airflow_connection: Callable[..., str], run: Run
 ) -> None:
     airflow_connection(cron_dsn)
-    assert run(PgQueueSetupOperator(task_id="setup"))["upkeep_mode"] == "pg_cron"
+    assert run(PgQueueSetupOperator(task_id="setup"))["maintenance_mode"] == "pg_cron"
     with pytest.raises(AirflowSkipException):
-        run(PgQueueUpkeepOperator(task_id="upkeep", skip_if_pg_cron=True))
+        run(PgQueueMaintenanceOperator(task_id="maintenance", skip_if_pg_cron=True))
 
 
 # Publish --------------------------------------------------------------------------------------------------------------
@@ -537,7 +538,7 @@ def test_an_empty_queue_is_done_or_waited_for_as_wanted(conn_id: str, queue: Que
         run(waiting, "execute_complete", event={"ready": 1})
 
 
-def test_a_consumer_that_waits_is_not_rung_for_what_it_cannot_lease(conn_id: str, queue: Queue, run: Run) -> None:
+def test_a_consumer_that_waits_is_not_notified_for_what_it_cannot_lease(conn_id: str, queue: Queue, run: Run) -> None:
     hook = PgQueueHook(conn_id)
     hook.publish_batch(queue("orders", max_leased=1), [1, 2])
     hook.run(verbs.lease("orders"))
@@ -545,10 +546,10 @@ def test_a_consumer_that_waits_is_not_rung_for_what_it_cannot_lease(conn_id: str
     with pytest.raises(TaskDeferred) as deferred:
         run(waiting)
     watch = deferred.value.trigger.watch()
-    assert watch.hear(hook.run(watch.ask([watch])), 0.0) is None
+    assert watch.receive(hook.run(watch.ask([watch])), 0.0) is None
 
 
-def test_a_consumer_that_was_rung_for_nothing_waits_longer_each_time(conn_id: str, queue: Queue, run: Run) -> None:
+def test_a_consumer_that_was_notified_nothing_waits_longer_each_time(conn_id: str, queue: Queue, run: Run) -> None:
     queue("orders")
     waiting = consume(apply_function=judge, wait_for_messages=True, poll_interval=30)
     pauses: list[float] = []
@@ -557,7 +558,7 @@ def test_a_consumer_that_was_rung_for_nothing_waits_longer_each_time(conn_id: st
     for _ in range(4):
         with pytest.raises(TaskDeferred) as deferred:
             run(waiting, method, **arguments)
-        pauses.append(deferred.value.trigger.serialize()[1]["ring_after"])
+        pauses.append(deferred.value.trigger.serialize()[1]["notify_after"])
         method, arguments = deferred.value.method_name, {"event": {"ready": 1}, **(deferred.value.kwargs or {})}
     assert pauses == [8, 16, 30, 30]
 
@@ -567,7 +568,12 @@ def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
     from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 
     with DAG("d", schedule=None):
-        tasks = [consume(apply_function=judge), publish(message=1), repair(), PgQueueUpkeepOperator(task_id="upkeep")]
+        tasks = [
+            consume(apply_function=judge),
+            publish(message=1),
+            repair(),
+            PgQueueMaintenanceOperator(task_id="maintenance"),
+        ]
         tasks += [
             PgQueueMessageSensor(task_id="wait", queue_name="orders"),
             PgQueueOutcomeSensor(task_id="hear", ids=1),
@@ -625,7 +631,9 @@ def test_failed_messages_are_requeued_and_rejected_ones_are_not(run: Run, conn: 
     summary = run(PgQueueRequeueOperator(task_id="again", queue_name="orders"))
     assert summary["requeued"] == len(summary["ids"]["requeued"]) == 2
     assert bodies(conn) == ["broken", "broken"]
-    row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy = 'requeued'").fetchone()
+    row = conn.execute(
+        "SELECT DISTINCT resolved_by FROM messages.message_archive WHERE resolution = 'requeued'"
+    ).fetchone()
     assert row == ("repair orders/manual__1/again/-1",)
 
 
@@ -682,7 +690,9 @@ def test_a_function_repairs_dead_messages_and_the_result_has_no_bodies(run: Run,
     assert (summary["requeued"], summary["dismissed"], bodies(conn)) == (2, 1, ["mended", "mended"])
     assert "mended" not in repr(summary)
     assert "broken" not in repr(summary)
-    row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy IS NOT NULL").fetchall()
+    row = conn.execute(
+        "SELECT DISTINCT resolved_by FROM messages.message_archive WHERE resolution IS NOT NULL"
+    ).fetchall()
     assert row == [("repair orders/manual__1/repair/-1",)]
 
 
@@ -733,7 +743,7 @@ def test_the_operators_can_be_put_into_a_dag_and_serialized(conn_id: str) -> Non
         consume(apply_function=judge)
         PgQueueRequeueOperator(task_id="again", queue_name=None, ids=[1])
         repair()
-        PgQueueUpkeepOperator(task_id="upkeep")
+        PgQueueMaintenanceOperator(task_id="maintenance")
         PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a", "b"])
     assert len(DagSerialization.to_dict(dag)["dag"]["tasks"]) == 7
 

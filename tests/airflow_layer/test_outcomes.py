@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core import Consumer, Failed, InvalidArgument, Mes
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+from airflow_provider_pgqueue.triggers.notification import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
 from tests.waiting import async_until
 
@@ -48,8 +48,8 @@ def trigger_of(run: Run, sensor: PgQueueOutcomeSensor) -> PgQueueOutcomeTrigger:
         run(sensor)
     assert not deferred.value.kwargs, "dag.test() loses them"
     _, arguments = deferred.value.trigger.serialize()
-    assert arguments["ring_after"] == SAFE_TO_RESUME
-    return PgQueueOutcomeTrigger(**json.loads(json.dumps(arguments)) | {"ring_after": 0.0, "poll_interval": 0.05})
+    assert arguments["notify_after"] == SAFE_TO_RESUME
+    return PgQueueOutcomeTrigger(**json.loads(json.dumps(arguments)) | {"notify_after": 0.0, "poll_interval": 0.05})
 
 
 def as_task(trigger: PgQueueOutcomeTrigger) -> PgQueueOutcomeTrigger:

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_pgqueue.core import ConnectionFailed, connect
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.triggers.hub import HubTimes, rings
-from airflow_provider_pgqueue.triggers.watch import Doorbell, MessageWatch
+from airflow_provider_pgqueue.triggers.hub import HubTimes, notification_stream
+from airflow_provider_pgqueue.triggers.watch import MessageWatch, Notification
 
 Connection = psycopg.Connection[Any]
 Define = Callable[..., str]
@@ -56,23 +56,25 @@ def test_waiting_sensors_share_a_listener_that_looks_many_times(
     names = [queue(f"orders_{number}") for number in range(3)]
     PgQueueHook(pooled_id).publish(queue("full"), 1)
 
-    async def first(name: str) -> Doorbell:
-        async with aclosing(rings(pooled_id, MessageWatch(queue_name=name), HubTimes(min_gap=0.0))) as doorbells:
-            return await anext(doorbells)
+    async def first(name: str) -> Notification:
+        async with aclosing(
+            notification_stream(pooled_id, MessageWatch(queue_name=name), HubTimes(min_gap=0.0))
+        ) as notifications:
+            return await anext(notifications)
 
     async def disturbed() -> None:
         waiting = [asyncio.create_task(first(name)) for name in names]
         async with await PgQueueHook(pooled_id).aconnect() as other:
             for _ in range(20):
                 await first("full")
-                # The other client takes the session that was used last, so that the next look gets another one.
+                # The other client takes the session that was used last, so that the next poll gets another one.
                 async with other.transaction():
                     await other.execute("SELECT")
                     await first("full")
         for name in names:
             PgQueueHook(pooled_id).publish(name, 1)
         await first("full")
-        assert [doorbell["ready"] for doorbell in await asyncio.gather(*waiting)] == [1, 1, 1]
+        assert [notification["ready"] for notification in await asyncio.gather(*waiting)] == [1, 1, 1]
 
     asyncio.run(asyncio.wait_for(disturbed(), 60))
     assert "lost the connection" not in caplog.text

@@ -25,8 +25,8 @@ from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.task import QueueTask
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from airflow_provider_pgqueue.triggers.notification import SAFE_TO_RESUME
 from tests.airflow_layer.airflow_versions import (
     AIRFLOW,
     AirflowException,
@@ -42,11 +42,11 @@ Queue = Callable[..., str]
 Run = Callable[..., Any]
 
 
-def test_a_sensor_returns_the_doorbell_at_once_when_there_is_work(conn_id: str, queue: Queue, run: Run) -> None:
+def test_a_sensor_returns_the_notification_at_once_when_there_is_work(conn_id: str, queue: Queue, run: Run) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), "{{ secret }}", topic="shop.order")
-    doorbell = json.loads(run(PgQueueMessageSensor(task_id="wait", queue_name="orders")))
-    assert doorbell.keys() == {"queue_name", "ready", "oldest_age", "topics"}
-    assert (doorbell["ready"], doorbell["topics"]) == (1, ["shop.order"])
+    notification = json.loads(run(PgQueueMessageSensor(task_id="wait", queue_name="orders")))
+    assert notification.keys() == {"queue_name", "ready", "oldest_age", "topics"}
+    assert (notification["ready"], notification["topics"]) == (1, ["shop.order"])
 
 
 def test_a_sensor_defers_to_a_trigger_that_ends_the_task(conn_id: str, queue: Queue, run: Run) -> None:
@@ -100,8 +100,8 @@ def test_a_dead_message_sensor_returns_every_cause_for_mapped_tasks(conn_id: str
     with pytest.raises(TaskDeferred) as deferred:
         run(sensor)
     _, arguments = deferred.value.trigger.serialize()
-    assert (arguments["end_task"], arguments["ring_after"]) == (False, SAFE_TO_RESUME)
-    assert run(sensor, "execute_complete", event={}) == [], "somebody else remedied them"
+    assert (arguments["end_task"], arguments["notify_after"]) == (False, SAFE_TO_RESUME)
+    assert run(sensor, "execute_complete", event={}) == [], "somebody else resolved them"
     # Letters, as a fingerprint leaves out numbers.
     for letter in "abcdefghijklmnopqrstuvwxyz":
         hook.publish("orders", letter)
@@ -112,7 +112,7 @@ def test_a_dead_message_sensor_returns_every_cause_for_mapped_tasks(conn_id: str
     assert json.loads(json.dumps(causes)) == causes
     with DAG("d", schedule=None):
         sensor = PgQueueDeadMessageSensor(task_id="dead", queue_name="orders")
-        TriggerDagRunOperator.partial(task_id="start", trigger_dag_id="mend").expand(conf=sensor.output)
+        TriggerDagRunOperator.partial(task_id="start", trigger_dag_id="repair").expand(conf=sensor.output)
 
 
 def test_without_a_triggerer_a_sensor_polls_and_names_queue_filter_and_time_when_that_is_over(
@@ -167,9 +167,9 @@ def test_a_sensor_with_something_to_do_at_its_end_ends_in_a_worker_and_not_too_s
     with pytest.raises(TaskDeferred) as deferred:
         run(sensor)
     arguments = deferred.value.trigger.serialize()[1]
-    assert (arguments["end_task"], arguments["ring_after"]) == (False, SAFE_TO_RESUME)
-    doorbell = {"queue_name": "orders", "ready": 1, "oldest_age": 0.5, "topics": []}
-    assert run(sensor, "execute_complete", event=doorbell) == json.dumps(doorbell)
+    assert (arguments["end_task"], arguments["notify_after"]) == (False, SAFE_TO_RESUME)
+    notification = {"queue_name": "orders", "ready": 1, "oldest_age": 0.5, "topics": []}
+    assert run(sensor, "execute_complete", event=notification) == json.dumps(notification)
     assert sensor.retries == 1
 
 
@@ -202,7 +202,7 @@ def test_a_sensor_that_pushes_no_result_pushes_none_in_the_triggerer_either(
     ],
     ids=["message", "dead message", "with outlets", "consume"],
 )
-def test_in_dag_test_what_is_beyond_repair_is_raised_and_a_doorbell_resumes_the_task(
+def test_in_dag_test_what_is_beyond_repair_is_raised_and_a_notification_resumes_the_task(
     dsn: str, airflow_connection: Callable[..., str], queue: Queue, run: Run, task: Any
 ) -> None:
     """There nobody tells the trigger that it is for a task, and nothing stops one that tries again forever."""
@@ -211,7 +211,7 @@ def test_in_dag_test_what_is_beyond_repair_is_raised_and_a_doorbell_resumes_the_
     with pytest.raises(TaskDeferred) as deferred:
         run(task)
     _, arguments = deferred.value.trigger.serialize()
-    arguments["ring_after"] = 0.0
+    arguments["notify_after"] = 0.0
 
     def in_line() -> Any:
         async def first() -> Any:
@@ -253,7 +253,7 @@ def test_a_sensor_begins_in_the_triggerer_with_the_trigger_that_it_would_defer_t
     assert at_start is not None
     assert at_start.trigger_cls == classpath
     # No worker deferred, so there is none whose end Airflow could take for that of the task.
-    assert at_start.trigger_kwargs == arguments | {"ring_after": 0.0}
+    assert at_start.trigger_kwargs == arguments | {"notify_after": 0.0}
     assert (at_start.next_method, at_start.timeout) == (deferred.value.method_name, deferred.value.timeout)
 
 
@@ -279,7 +279,7 @@ def test_a_task_that_defers_waits_in_a_triggerer_of_its_queue(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
     task: Any = kind(task_id="wait", queue="paris", **TASKS[kind])
-    trigger = task._trigger(ring_after=0.0)
+    trigger = task._trigger(notify_after=0.0)
     ti: Any = SimpleNamespace(task=task, dag_id="orders", run_id="manual__1", task_id="wait")
     deferral, _ = _defer_task(TaskDeferred(trigger=trigger, method_name="execute_complete"), ti, get_logger())
     # Before Airflow 3.2 triggerers served no queues.

@@ -28,7 +28,7 @@ from tests.waiting import async_until, async_until_still
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 TRIGGERS = [
-    PgQueueMessageTrigger(queue_name="orders", min_messages=5, max_wait=1.5, ring_every=3, end_task=True),
+    PgQueueMessageTrigger(queue_name="orders", min_messages=5, max_wait=1.5, notify_every=3, end_task=True),
     PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="other", poll_interval=5),
     PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]),
     PgQueueDeadMessageTrigger(queue_name="orders"),
@@ -73,7 +73,7 @@ def test_a_trigger_comes_back_from_the_database_as_it_was(trigger: BaseEventTrig
     assert BaseEventTrigger.hash(*again.serialize()) == BaseEventTrigger.hash(*trigger.serialize())
 
 
-def test_a_waiting_task_is_ended_with_the_doorbell_as_its_result(conn_id: str, queue: Queue) -> None:
+def test_a_waiting_task_is_ended_with_the_notification_as_its_result(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish_batch(queue("orders"), ["{{ secret }}", "secret"])
     (event,) = within(20, take(as_task(PgQueueMessageTrigger(queue_name="orders", end_task=True)), 2))
     assert isinstance(event, TaskSuccessEvent)
@@ -99,7 +99,7 @@ def test_ten_messages_resume_ten_of_twenty_consumers_that_wait(conn_id: str, que
     assert within(60, resumed()) == 10
 
 
-def test_a_waiting_task_resumes_with_the_doorbell_once(conn_id: str, queue: Queue) -> None:
+def test_a_waiting_task_resumes_with_the_notification_once(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), 1)
     (event,) = within(20, take(as_task(PgQueueMessageTrigger(queue_name="orders")), 2))
     assert type(event) is TriggerEvent
@@ -116,7 +116,7 @@ def test_fewer_messages_than_asked_for_are_waited_for_until_max_wait(conn_id: st
     assert 1.0 <= event.payload["oldest_age"] < 10
 
 
-def test_a_watcher_survives_a_failure_that_somebody_mends(
+def test_a_watcher_survives_a_failure_that_somebody_repairs(
     empty_dsn: str, airflow_connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: 0.01)  # the pauses have a hundredth of their length
@@ -175,10 +175,10 @@ def test_a_stream_that_is_closed_no_longer_waits(conn_id: str, queue: Queue) -> 
     assert within(20, close()) == 0
 
 
-def test_a_watcher_told_to_end_its_task_has_none_and_rings_as_seldom_as_others(conn_id: str, queue: Queue) -> None:
+def test_a_watcher_told_to_end_its_task_has_none_and_notifies_as_seldom_as_others(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), 1)
     trigger = MessageQueueTrigger(
-        scheme="pgqueue", queue_name="orders", end_task=True, ring_every=0.05, poll_interval=300
+        scheme="pgqueue", queue_name="orders", end_task=True, notify_every=0.05, poll_interval=300
     ).trigger
     assert trigger.shared_stream_key() is not None
     assert [type(event) for event in within(20, take(trigger, 2))] == [TriggerEvent] * 2
@@ -220,7 +220,7 @@ def test_a_waiting_dispatcher_outlives_a_database_that_is_away(
     dsn: str, conn: Connection, queue: Queue, airflow_connection: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(TUNING, "look_when_full", 0.1)
+    monkeypatch.setattr(TUNING, "poll_when_full", 0.1)
     run(conn, verbs.publish(queue("orders"), 1))
     airflow_connection(dsn, port=1)
 

@@ -77,13 +77,13 @@ SELECT messages.partition_archive('day') IS NULL, messages.partition_archive('mo
 SELECT messages.adopt_archive_default();
 -- grant_queue
 SELECT count(*) FROM messages.queue_grants();
--- upkeep
-SELECT (messages.upkeep() ->> 'partitions_made')::integer;
+-- maintenance
+SELECT (messages.maintain() ->> 'partitions_made')::integer;
 -- health
 SELECT check_name, severity FROM messages.health() WHERE check_name NOT IN ('settings', 'dead_messages', 'held_snapshot') ORDER BY 1;
 -- left
 SELECT message ->> 'n', priority, attempts, reference, topic, group_key, headers FROM messages.message WHERE queue_name = '$q' ORDER BY 1, 2;
 -- archived
-SELECT message ->> 'n', result, details, failure ->> 'message', output, fingerprint, remedy FROM messages.message_archive WHERE queue_name = '$q' ORDER BY 1, 2;
+SELECT message ->> 'n', result, details, failure ->> 'message', output, fingerprint, resolution FROM messages.message_archive WHERE queue_name = '$q' ORDER BY 1, 2;
 -- drop_queue
 SELECT messages.drop_queue('$q', force => true);

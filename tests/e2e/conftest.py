@@ -31,7 +31,7 @@ _IMPORTED_ONCE = """
 import airflow.providers.common.messaging.triggers.msg_queue
 import airflow_provider_pgqueue.operators.dispatch
 import airflow_provider_pgqueue.operators.requeue
-import airflow_provider_pgqueue.operators.upkeep
+import airflow_provider_pgqueue.operators.maintenance
 import airflow_provider_pgqueue.sensors.message
 """
 _STACK = pytest.StashKey[Stack]()
@@ -148,7 +148,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(autouse=True)
 def running(stack: Stack) -> None:
-    """Mend what the test before left broken: one red test makes no other red."""
+    """Fix what the test before left broken: one red test makes no other red."""
     stack.start()
 
 

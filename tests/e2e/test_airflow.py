@@ -95,9 +95,9 @@ def wait_for_success(stack: Stack, dag_id: str, run_id: str) -> None:
     assert stack.client.wait_for_run(dag_id, run_id) == "success"
 
 
-def test_the_setup_dag_says_who_does_the_upkeep(stack: Stack) -> None:
+def test_the_setup_dag_says_who_runs_maintenance(stack: Stack) -> None:
     run_id = stack.client.runs("pgqueue_setup")[0]["dag_run_id"]
-    assert stack.client.xcom("pgqueue_setup", run_id, "install")["upkeep_mode"] == "airflow"
+    assert stack.client.xcom("pgqueue_setup", run_id, "install")["maintenance_mode"] == "airflow"
 
 
 def test_every_dag_is_parsed_without_an_error(stack: Stack) -> None:
@@ -122,8 +122,8 @@ def test_a_sensor_begins_and_ends_in_the_triggerer_and_says_so(stack: Stack, que
     wait_for_success(stack, "e2e_begin", run_id)
     (task,) = [one for one in stack.client.task_instances("e2e_begin", run_id) if one["task_id"] == "wait"]
     assert (task["try_number"], task["pid"], task["hostname"]) == (1, None, "")
-    doorbell = stack.client.xcom("e2e_begin", run_id, "read")
-    assert (doorbell["ready"], doorbell["topics"]) == (1, ["a.b"])
+    notification = stack.client.xcom("e2e_begin", run_id, "read")
+    assert (notification["ready"], notification["topics"]) == (1, ["a.b"])
 
 
 def test_kill_9_of_the_triggerer_loses_nothing(stack: Stack, queue_conn: Connection) -> None:
@@ -150,14 +150,14 @@ def test_a_burst_and_then_silence_leaves_no_message_unhandled(stack: Stack, queu
 def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
     stack: Stack, queue_conn: Connection, dag_id: str, first: float
 ) -> None:
-    """Twice 12 sensors, each rung at another time of six seconds: while it starts, defers, and is reported."""
+    """Twice 12 sensors, each notified at another time of six seconds: while it starts, defers, and is reported."""
     for number in range(12):
         create(queue_conn, f"{dag_id}_{number}")
     run_id = start(stack, dag_id)
     woken_after: dict[int, float] = {}
     with psycopg.connect(stack.metadata, autocommit=True) as metadata:
 
-        def ring_those_that_started() -> bool:
+        def notify_those_that_started() -> bool:
             started = metadata.execute(
                 "SELECT map_index, extract(epoch FROM clock_timestamp() - start_date)::float FROM task_instance"
                 " WHERE run_id = %s AND task_id = 'wait' AND map_index >= 0 AND start_date IS NOT NULL",
@@ -170,7 +170,7 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
                     woken_after[number] = ago + delay.total_seconds()
             return len(woken_after) == 12
 
-        until(ring_those_that_started, timeout=PATIENCE, what="12 started sensors", pause=0.02)
+        until(notify_those_that_started, timeout=PATIENCE, what="12 started sensors", pause=0.02)
     state = stack.client.wait_for_run(dag_id, run_id)
     assert states(stack, dag_id, run_id, "wait") == ["success"] * 12
     assert state == "success"
@@ -188,7 +188,7 @@ def test_all_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn
             " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         ).fetchall()
 
-    # Next to it the tasks that do the upkeep and the like have one for a short time.
+    # Next to it the tasks that run maintenance and the like have one for a short time.
     until(lambda: len(sessions()) == 1, what="a single session", tell=sessions)
     publish(queue_conn, "e2e_many")
     wait_for_success(stack, "e2e_many", run_id)
@@ -255,22 +255,24 @@ def test_a_hostile_body_reaches_no_log_no_event_and_no_xcom(
     assert places_of("HOSTILE-CANARY", stack, cluster) == []
 
 
-def test_the_upkeep_example_archives_what_expired_and_reports(
+def test_maintenance_example_archives_what_expired_and_reports(
     stack: Stack, queue_conn: Connection, statsd: Statsd
 ) -> None:
-    queue_conn.execute("SELECT messages.create_queue('e2e_upkeep', max_attempts => 1)")
-    publish(queue_conn, "e2e_upkeep")
-    queue_conn.execute("SELECT messages.lease('e2e_upkeep', 1, '1 ms', 'nobody')")
-    wait_for_success(stack, "pgqueue_upkeep", start(stack, "pgqueue_upkeep"))
-    until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=PATIENCE, what="the upkeep DAG")
-    until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_upkeep"), timeout=PATIENCE, what="its metrics")
+    queue_conn.execute("SELECT messages.create_queue('e2e_maintenance', max_attempts => 1)")
+    publish(queue_conn, "e2e_maintenance")
+    queue_conn.execute("SELECT messages.lease('e2e_maintenance', 1, '1 ms', 'nobody')")
+    wait_for_success(stack, "pgqueue_maintenance", start(stack, "pgqueue_maintenance"))
+    until(
+        lambda: results(queue_conn, "e2e_maintenance") == {"lock_expired": 1}, timeout=PATIENCE, what="maintenance DAG"
+    )
+    until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_maintenance"), timeout=PATIENCE, what="its metrics")
 
 
-def test_flights_are_published_consumed_remediated_and_requeued(
+def test_flights_are_published_consumed_resolved_and_requeued(
     stack: Stack, queue_conn: Connection, cluster: Cluster
 ) -> None:
     """The main job, small, with one consumer killed in the middle."""
-    for dag_id in ("pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_requeue_dead"):
+    for dag_id in ("pgqueue_consume_on_event", "pgqueue_resolve_dead", "pgqueue_requeue_dead"):
         stack.client.wait_for_dag(dag_id)
     run_id = stack.client.trigger("pgqueue_publish", {"flights": 2_000})
     with psycopg.connect(cluster.dsn("e2e_queue")) as held:
@@ -282,17 +284,17 @@ def test_flights_are_published_consumed_remediated_and_requeued(
     # What failed is requeued each minute; and now, so that nobody waits for the next one.
     stack.client.trigger("pgqueue_requeue_dead")
     until(
-        lambda: unremedied(queue_conn) == 0 and depth(queue_conn, "flights") == 0,
+        lambda: open(queue_conn) == 0 and depth(queue_conn, "flights") == 0,
         timeout=2 * PATIENCE,
-        what="remediation",
-        tell=lambda: [results(queue_conn, "flights"), unremedied(queue_conn), depth(queue_conn, "flights")],
+        what="resolution",
+        tell=lambda: [results(queue_conn, "flights"), open(queue_conn), depth(queue_conn, "flights")],
     )
     with queue_conn.cursor(row_factory=dict_row) as cursor:
         account = cursor.execute(
             """
             SELECT count(*) FILTER (WHERE requeued_from IS NULL) AS published,
                    count(*) - count(DISTINCT id) AS twice,
-                   count(*) FILTER (WHERE result <> 'success' AND remedy IS NULL) AS unremedied,
+                   count(*) FILTER (WHERE result <> 'success' AND resolution IS NULL) AS open,
                    count(*) FILTER (WHERE result = 'success') AS success,
                    (SELECT count(*) FROM flights.departure) AS departures
               FROM messages.message_archive WHERE queue_name = 'flights'
@@ -300,7 +302,7 @@ def test_flights_are_published_consumed_remediated_and_requeued(
         ).fetchone()
     assert account is not None
     assert account["published"] == 2_000
-    assert account["twice"] == account["unremedied"] == 0
+    assert account["twice"] == account["open"] == 0
     assert account["success"] == account["departures"]
 
 
@@ -318,7 +320,7 @@ def kill_a_consumer(conn: Connection) -> bool:
     return False
 
 
-def unremedied(conn: Connection) -> int:
+def open(conn: Connection) -> int:
     row = conn.execute("SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'").fetchone()
     assert row
     return int(row[0])

@@ -123,11 +123,11 @@ def finished(stack: Stack, conn: Connection, dispatchers: dict[str, str]) -> Cal
     Namely what a run gave back, what a dispatcher left that failed, and what a scheduler did not tell that was killed:
     whether a task whose scheduler was killed is done again, is for Airflow to say.
     """
-    next_look = time.monotonic()
+    next_poll = time.monotonic()
 
     def look() -> bool:
-        nonlocal next_look
-        if time.monotonic() > next_look:  # not each time: it reads all processes of the machine
+        nonlocal next_poll
+        if time.monotonic() > next_poll:  # not each time: it reads all processes of the machine
             stack.start()
             for queue, run_id in dispatchers.items():
                 *_, (_, result) = dispatches(conn, queue)
@@ -137,7 +137,7 @@ def finished(stack: Stack, conn: Connection, dispatchers: dict[str, str]) -> Cal
                         "UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = %s", [queue]
                     )
                     dispatchers[queue] = start_dispatcher(stack, queue)
-            next_look = time.monotonic() + 5
+            next_poll = time.monotonic() + 5
         return all(account(conn, queue) == {"success": 1} for queue in dispatchers)
 
     return look

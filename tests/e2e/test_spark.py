@@ -135,7 +135,7 @@ def die(conn: Connection, number: int, result: str, details: str) -> None:
     )
 
 
-def unremedied(conn: Connection) -> dict[str, int]:
+def open(conn: Connection) -> dict[str, int]:
     query = "SELECT result, count(*) FROM messages.dead_message WHERE queue_name = 'spark_flights' GROUP BY 1"
     return dict(conn.execute(query.encode()).fetchall())
 
@@ -146,11 +146,11 @@ def test_the_causes_that_have_a_repair_are_repaired_and_worked_off(
     queue_conn.execute("SELECT messages.create_queue('spark_flights')")
     die(queue_conn, 12, "failed", "no arrival report yet")
     die(queue_conn, 3, "rejected", "no departure time")
-    dead, success = unremedied(queue_conn), results(queue_conn, "spark_flights").get("success", 0)
+    dead, success = open(queue_conn), results(queue_conn, "spark_flights").get("success", 0)
 
     run_id = unpause(stack, REPAIR)
 
-    assert unremedied(queue_conn) == {"rejected": dead["rejected"]}
+    assert open(queue_conn) == {"rejected": dead["rejected"]}
     assert results(queue_conn, "spark_flights")["success"] == success + dead["failed"]
 
     assert stack.client.xcom(REPAIR, run_id, "repair", map_index=0)["requeued"] == dead["failed"]

@@ -24,7 +24,7 @@ _INSIDE = "document.querySelector('iframe')?.contentDocument"
 @pytest.fixture
 def tab() -> Iterator[chromium.Browser]:
     with chromium.browser() as tab:
-        tab.look(width=1280, height=900)
+        tab.resize(width=1280, height=900)
         yield tab
 
 

@@ -17,7 +17,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, run, verbs
-from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UnremediedMessages
+from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, OpenDeadMessages
 from airflow_provider_pgqueue.core.statement import one
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.export.chunk import checksum_of
@@ -85,7 +85,7 @@ def test_a_manifest_without_the_content_of_its_files_drops_nothing(conn: Connect
         drop(conn, name, manifest_of(target, name))
 
 
-def test_a_dead_message_without_a_remedy_keeps_the_partition(
+def test_an_open_dead_message_keeps_the_partition(
     conn: Connection, target: Path, do: Export, queue: Callable[..., str]
 ) -> None:
     name = make_partition(conn, 40, 10)
@@ -94,7 +94,7 @@ def test_a_dead_message_without_a_remedy_keeps_the_partition(
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [])
     assert "Requeue or dismiss them" in done["kept"][name]
-    with pytest.raises(UnremediedMessages, match="dead messages without a remedy"):
+    with pytest.raises(OpenDeadMessages, match="open dead messages"):
         drop(conn, name, read_back(target, name))
     (leased,) = run(conn, verbs.lease_dead("orders"))
     run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))

@@ -322,7 +322,7 @@ def test_while_files_are_read_back_it_says_how_many_are_done(
 ) -> None:
     name = make_partition(conn, 40, 100)
     do()
-    monkeypatch.setattr(TUNING, "say_every", 0.01)
+    monkeypatch.setattr(TUNING, "log_every", 0.01)
     said = rf"reading back partition {name}: \d of \d files done"
 
     def read_when_said(items: Any, work: Any, doing: str = "") -> Any:

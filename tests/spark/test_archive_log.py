@@ -685,7 +685,7 @@ def test_each_message_is_given_once_while_many_archive_at_random(
         for worker in workers:
             worker.join()
         while conn.execute("SELECT FROM messages.message").rowcount:  # what the last rollbacks gave back
-            conn.execute("SELECT messages.upkeep()")
+            conn.execute("SELECT messages.maintain()")
             conn.execute("SELECT messages.consume('orders', 100)")
         until_nobody_else_writes(conn)
 

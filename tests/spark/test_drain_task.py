@@ -157,7 +157,7 @@ def test_a_broken_function_costs_few_attempts(share: NewShare, conn: Connection,
     assert left(conn) == {(0, None), (1, None)}
 
 
-def test_outcomes_that_cannot_be_kept_end_a_task(share: NewShare, conn: Connection, queue: Queue) -> None:
+def test_outcomes_that_cannot_be_stored_end_a_task(share: NewShare, conn: Connection, queue: Queue) -> None:
     queue("orders")
     publish(conn, 200)
 
@@ -165,7 +165,7 @@ def test_outcomes_that_cannot_be_kept_end_a_task(share: NewShare, conn: Connecti
         many = len(messages)
         return pa.table({"id": messages["id"], "result": ["success"] * many, "output": ['"\\u0000"'] * many})
 
-    with pytest.raises(HandlerBroken, match="outcomes that cannot be kept on 95 of the last 100"):
+    with pytest.raises(HandlerBroken, match="outcomes that cannot be stored on 95 of the last 100"):
         share(judge, give_up_after=10).run(0)
     assert left(conn) == {(0, None)}
 

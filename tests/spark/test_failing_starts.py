@@ -211,7 +211,7 @@ def leave_two(conn: Connection) -> None:
 def state(conn: Connection) -> Any:
     """Return what must not change: what waits, under which lease, and what is archived."""
     waiting = conn.execute("SELECT id, attempts, lock_token FROM messages.message ORDER BY id").fetchall()
-    return waiting, conn.execute("SELECT count(*), count(remedy) FROM messages.message_archive").fetchall()
+    return waiting, conn.execute("SELECT count(*), count(resolution) FROM messages.message_archive").fetchall()
 
 
 # Bad arguments and bodies ---------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def prepare_export(one: Killed) -> None:
 REACHED: Final[dict[str, Callable[[Killed], Any]]] = {
     "publish": lambda one: all((one.folder / fault).exists() for fault in FAULTS),
     "stream": lambda one: (one.folder / "log").exists(),
-    "repair": lambda one: remedies(one.conn).get("requeued", 0) >= 60,
+    "repair": lambda one: resolutions(one.conn).get("requeued", 0) >= 60,
     "drain": lambda one: (one.folder / "summary").exists(),
 }
 PREPARED: Final = {
@@ -291,11 +291,11 @@ def committed(checkpoint: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("killed", ["repair"], indirect=True)
-def test_a_repair_that_is_killed_and_run_again_gives_each_message_one_remedy(
+def test_a_repair_that_is_killed_and_run_again_gives_each_message_one_resolution(
     spark: SparkSession, killed: Killed, fault: Record
 ) -> None:
     conn, ids = killed.conn, killed.facts["dead"]
-    assert 20 <= remedies(conn)["requeued"] < 100
+    assert 20 <= resolutions(conn)["requeued"] < 100
     assert killed.facts["leased"] > 0
     options: dict[str, Any] = {"run_id": "night 1", "max_messages": 100, "lease_for": timedelta(seconds=3)}
     summary = repair(spark, queue="orders", function=lambda message: message.body, dsn=killed.dsn, **options)
@@ -303,11 +303,11 @@ def test_a_repair_that_is_killed_and_run_again_gives_each_message_one_remedy(
     again = [row[0] for row in conn.execute("SELECT requeued_from FROM messages.message ORDER BY 1").fetchall()]
     assert again == ids[:100]
     fault("kill -9 of the driver in a repair", where=WHERE, times=1, published=ids[:100], found=again, place="queue")
-    assert remedies(conn) == {"requeued": 100, None: 20}
+    assert resolutions(conn) == {"requeued": 100, None: 20}
 
 
-def remedies(conn: Connection) -> dict[str | None, int]:
-    return dict(conn.execute("SELECT remedy, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
+def resolutions(conn: Connection) -> dict[str | None, int]:
+    return dict(conn.execute("SELECT resolution, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
 
 
 @pytest.mark.parametrize("killed", ["drain"], indirect=True)

@@ -108,7 +108,7 @@ def test_an_export_has_the_same_files_and_rows_and_says_how_far_it_is(
     cut(conn, name, 15)
     expected = rows_in_archive(conn, name)
     files = {}
-    monkeypatch.setattr(TUNING, "say_every", 0.02)
+    monkeypatch.setattr(TUNING, "log_every", 0.02)
     caplog.set_level(logging.INFO)
     for width in WIDTHS:
         target = tmp_path / str(width)

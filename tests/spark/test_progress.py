@@ -22,7 +22,7 @@ from tests.waiting import until
 def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TUNING, "say_every", 0.01)
+    monkeypatch.setattr(TUNING, "log_every", 0.01)
     said: list[float] = []
 
     def say() -> None:
@@ -39,7 +39,7 @@ def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(
 def test_the_tasks_that_are_done_are_counted(
     session: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(TUNING, "say_every", 0.05)
+    monkeypatch.setattr(TUNING, "log_every", 0.05)
     seen = tmp_path / "seen"
 
     def wait(batches: Any) -> Any:

@@ -264,7 +264,7 @@ def test_an_update_between_two_ranges_neither_doubles_nor_loses_a_row(dsn: str, 
     ranges = reading.partitions()
     seen = ids_in(reading, ranges[:2])
     moved = conn.execute(
-        "UPDATE messages.message_archive SET remedy = 'dismissed', dismissed_for = 'why' WHERE id % 2 = 0"
+        "UPDATE messages.message_archive SET resolution = 'dismissed', dismissed_for = 'why' WHERE id % 2 = 0"
     )
     assert moved.rowcount > 1000
     seen += ids_in(reading, ranges[2:])

@@ -49,8 +49,8 @@ def dead(conn: Connection, queue: Queue) -> Die:
     return die
 
 
-def remedies(conn: Connection) -> dict[str | None, int]:
-    return dict(conn.execute("SELECT remedy, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
+def resolutions(conn: Connection) -> dict[str | None, int]:
+    return dict(conn.execute("SELECT resolution, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
 
 
 def test_tasks_share_out_the_messages_and_the_archive_names_the_run(
@@ -61,14 +61,14 @@ def test_tasks_share_out_the_messages_and_the_archive_names_the_run(
     assert (summary["requeued"], summary["ids"]) == (25, {"requeued": ids})
     bodies = conn.execute("SELECT requeued_from, message FROM messages.message ORDER BY 1").fetchall()
     assert bodies == [(id_, {"n": n, "city": "Bern"}) for n, id_ in enumerate(ids)]
-    assert conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive").fetchall() == [("repair night 1",)]
+    assert conn.execute("SELECT DISTINCT resolved_by FROM messages.message_archive").fetchall() == [("repair night 1",)]
 
 
 def test_the_canary_comes_before_the_tasks_get_the_others(repaired: Repairs, conn: Connection, dead: Die) -> None:
     ids = dead(10)
     summary = repaired(lambda message: KEEP, canary=3, canary_wait=timedelta(milliseconds=10))
     assert (summary["stopped"], summary["ids"]) == ("the canary was not finished in time", {"requeued": ids[:3]})
-    assert remedies(conn) == {"requeued": 3, None: 7}
+    assert resolutions(conn) == {"requeued": 3, None: 7}
 
 
 def test_a_dry_run_changes_nothing_not_even_its_own_run(repaired: Repairs, conn: Connection, dead: Die) -> None:
@@ -84,7 +84,7 @@ def test_a_dry_run_changes_nothing_not_even_its_own_run(repaired: Repairs, conn:
 def test_tasks_share_the_rate(repaired: Repairs, conn: Connection, dead: Die) -> None:
     dead(20)
     repaired(lambda message: KEEP, max_per_second=10)
-    row = conn.execute("SELECT max(remedied_at) - min(remedied_at) FROM messages.message_archive").fetchone()
+    row = conn.execute("SELECT max(resolved_at) - min(resolved_at) FROM messages.message_archive").fetchone()
     assert row is not None
     assert row[0] >= timedelta(seconds=0.9)
 

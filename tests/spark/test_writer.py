@@ -210,15 +210,15 @@ def test_a_group_keeps_the_order_of_its_rows(conn: Connection, queue: Queue, sta
     assert seen == [1, 2, 3, 4]
 
 
-def test_publishing_rings(conn: Connection, connect: Connect, queue: Queue, stage: NewStage) -> None:
+def test_publishing_notifies(conn: Connection, connect: Connect, queue: Queue, stage: NewStage) -> None:
     queue()
     listener = connect()
     listener.execute("LISTEN new_message")
     staged = stage().put(0, rows(1))
     assert list(listener.notifies(timeout=0.2)) == []
     stage().publish([staged], run_id="job")
-    (rung,) = listener.notifies(timeout=5, stop_after=1)
-    assert conn.execute("SELECT id FROM messages.message").fetchall() == [(int(rung.payload),)]
+    (notified,) = listener.notifies(timeout=5, stop_after=1)
+    assert conn.execute("SELECT id FROM messages.message").fetchall() == [(int(notified.payload),)]
 
 
 def test_a_dedup_key_is_published_once_in_its_window(conn: Connection, queue: Queue, stage: NewStage) -> None:
@@ -570,10 +570,11 @@ def test_tasks_that_the_server_has_no_room_for_try_again(dsn: str, conn: Connect
         assert refused.result(timeout=20).rows == 1
 
 
-# Upkeep ---------------------------------------------------------------------------------------------------------------
+# Maintenance
+# ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_upkeep_drops_stages_of_dead_drivers_after_a_day_unless_a_task_writes(
+def test_maintenance_drops_stages_of_dead_drivers_after_a_day_unless_a_task_writes(
     conn: Connection, connect: Connect, stage: NewStage
 ) -> None:
     for name in ("dead", "alive", "busy"):
@@ -583,10 +584,10 @@ def test_the_upkeep_drops_stages_of_dead_drivers_after_a_day_unless_a_task_write
     )
     task = connect(autocommit=False)
     task.execute("INSERT INTO messages.publish_stage_3 (attempt, ordinal, message) VALUES (0, 0, '0')")
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert conn.execute("SELECT stage_id FROM messages.publish_stage ORDER BY 1").fetchall() == [("alive",), ("busy",)]
     task.commit()
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert stages(conn) == 1
     conn.execute("UPDATE messages.publish_stage SET expires_at = clock_timestamp() + interval '1 second'")
     stage("alive").put(1, rows(2))
@@ -605,7 +606,7 @@ def test_a_task_that_lost_does_not_hold_up_the_commit(
     assert stage().publish([staged], run_id="run")["published"] == 1
     loser.commit()
     assert stages(conn) == 1
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert stages(conn) == 0
 
 
@@ -638,7 +639,7 @@ def test_a_stream_keeps_its_stage_from_batch_to_batch(conn: Connection, queue: Q
     assert bodies(conn) == [0, 1]
     assert stages(conn) == 1
     conn.execute("UPDATE messages.publish_stage SET expires_at = clock_timestamp()")
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert stages(conn) == 0
 
 

@@ -46,7 +46,7 @@ async function judge(path) {
   const told = {};
   for (const path of JSON.parse(document.getElementById("paths").textContent)) told[path] = await judge(path);
   const place = document.createElement("pre");
-  place.id = "judgement";
+  place.id = "check";
   place.textContent = JSON.stringify(told);
   document.body.append(place);
 })();

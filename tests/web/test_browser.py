@@ -41,7 +41,7 @@ def tab() -> Iterator[chromium.Browser]:
         yield tab
 
 
-def judged(
+def checked(
     tab: chromium.Browser, dsn: str, paths: list[str], *, width: int = 1200, dark: bool = False, axe: bool = True
 ) -> dict[str, Any]:
     """Return what a script says that opens each page in a frame, as Airflow does, and looks around in it.
@@ -56,10 +56,10 @@ def judged(
     app.add_api_route("/axe.js", lambda: FileResponse(HERE / "vendor" / "axe.js"))
     app.mount("/pgqueue", make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret"))
     with served(app) as address:
-        tab.look(width=1240, height=900, dark=dark)
+        tab.resize(width=1240, height=900, dark=dark)
         tab.open(f"{address}/judge")
-        told: dict[str, Any] = json.loads(tab.until("document.getElementById('judgement')?.textContent"))
-        tab.look(width=1240, height=900)
+        told: dict[str, Any] = json.loads(tab.until("document.getElementById('check')?.textContent"))
+        tab.resize(width=1240, height=900)
     return told
 
 
@@ -94,7 +94,7 @@ def message(conn: Connection, queue: Callable[..., str]) -> int:
         conn.execute("SELECT messages.pause_queue('orders')")
     for _ in range(2):  # the first fixes what the second counts, at least a minute later
         conn.execute("UPDATE messages.history_progress SET next_at = next_at - interval '1 minute'")
-        conn.execute("SELECT messages.upkeep()")
+        conn.execute("SELECT messages.maintain()")
     conn.execute("UPDATE messages.history_progress SET counted_at = recorded_at")
     id_: int = row[0]
     return id_
@@ -104,7 +104,7 @@ def test_what_strangers_wrote_is_text(tab: chromium.Browser, dsn: str, message: 
     pages = ["/", "/queues/orders", f"/messages/{message}?body=1", f"/messages/{message}/dismiss"]
     pages += ["/queues/orders/messages", "/queues/orders/messages?" + urlencode({"q": HOSTILE[1]})]
     pages += ["/queues/orders/requeue?" + urlencode({"reference": HOSTILE[1], "fingerprint": HOSTILE[0]})]
-    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages], axe=False)
+    found = checked(tab, dsn, [f"/pgqueue{page}" for page in pages], axe=False)
     for page in pages:
         told = found[f"/pgqueue{page}"]
         assert told["broken"] is None
@@ -119,7 +119,7 @@ def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: in
     pages = ["/", "/queues/orders", f"/messages/{message}?body=1", "/queues/orders/policy", "/queues/unknown"]
     pages += ["/queues/orders/requeue", f"/messages/{message}/dismiss", "/dags/pack"]
     pages += ["/queues/orders/messages?state=dead", "/messages"]
-    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages], width=width, dark=dark)
+    found = checked(tab, dsn, [f"/pgqueue{page}" for page in pages], width=width, dark=dark)
     assert {page: told["axe"] for page, told in found.items()} == {page: [] for page in found}
     assert min(told["checked"] for told in found.values()) > 10
     assert [told["unnamed"] for told in found.values() if told["unnamed"]] == [], "no caption, scope or text"
@@ -134,7 +134,7 @@ def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: in
 def test_no_page_is_wider_than_the_window(tab: chromium.Browser, dsn: str, message: int, width: int) -> None:
     pages = ["/", "/queues/orders", f"/messages/{message}?body=1", "/queues/orders/policy", "/queues/orders/requeue"]
     pages += [f"/messages/{message}/requeue", "/queues/orders/messages?state=dead", "/messages"]
-    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages], width=width, axe=False)
+    found = checked(tab, dsn, [f"/pgqueue{page}" for page in pages], width=width, axe=False)
     assert [page for page, told in found.items() if told["wide"]] == []
 
 
@@ -186,11 +186,11 @@ def test_a_large_number_stays_in_its_tile(tab: chromium.Browser, address: str, m
       return all.filter((one) => one.scrollWidth > one.clientWidth).length;
     })()"""
     for width in (360, 560, 800, 900, 1240):
-        tab.look(width=width, height=740)
+        tab.resize(width=width, height=740)
         for page in ("/", "/queues/orders"):
             tab.open(f"{address}{page}")
             assert tab.value(large) == 0
-    tab.look(width=1240, height=900)
+    tab.resize(width=1240, height=900)
 
 
 def test_a_screen_reader_gets_a_table_and_what_a_plot_shows(tab: chromium.Browser, address: str, message: int) -> None:
@@ -264,7 +264,7 @@ def test_a_message_is_requeued_with_the_keyboard_alone(
     walk(tab, "count")
     tab.press("Enter")
     tab.until("location.search.includes('reference=a')")
-    assert "1 dead message with this reference has no remedy yet" in tab.until("document.body?.innerText")
+    assert "1 dead message with this reference is still open" in tab.until("document.body?.innerText")
     assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
     walk(tab, "do")
     tab.press("Enter")
@@ -276,7 +276,7 @@ def test_a_message_is_requeued_with_the_keyboard_alone(
 def test_many_messages_are_dismissed_in_steps_that_continue_by_themselves(
     tab: chromium.Browser, address: str, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TUNING, "remedies_at_once", 1)
+    monkeypatch.setattr(TUNING, "resolutions_at_once", 1)
     tab.open(f"{address}/queues/orders/dismiss")
     tab.value("document.getElementById('reason').value = 'old'")
     tab.value("document.getElementById('do').click()")

@@ -158,16 +158,16 @@ def test_a_queue_that_was_dropped_meanwhile_is_said_to_be_gone(
 
 
 @pytest.mark.parametrize("action", ["requeue one", "dismiss one"])
-def test_a_message_that_got_a_remedy_meanwhile_gets_no_second_one(
+def test_a_message_that_got_a_resolution_meanwhile_gets_no_second_one(
     browse: Browse, conn: Connection, dead: list[int], paths: dict[str, str], action: str
 ) -> None:
     client = browse(may_act=True)
     form = form_of(client, paths[action])
-    run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[dead[0]]), remedied_by="bob"))
+    run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[dead[0]]), resolved_by="bob"))
     page = send(client, paths[action], form)
-    assert "Nothing was done: it has a remedy by now" in page.text
+    assert "Nothing was done: it is resolved by now" in page.text
     assert "The form was sent twice, and only the first time counted" in send(client, paths[action], form).text
-    assert run(conn, verbs.remedies([dead[0]])) == {dead[0]: ("requeued", "bob")}
+    assert run(conn, verbs.resolutions([dead[0]])) == {dead[0]: ("requeued", "bob")}
 
 
 def test_a_lease_that_ended_meanwhile_is_not_ended_again(
@@ -274,7 +274,7 @@ def test_a_filter_that_cannot_be_read_is_refused_and_does_nothing(
 def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwhile(
     browse: Browse, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TUNING, "remedies_at_once", 2)
+    monkeypatch.setattr(TUNING, "resolutions_at_once", 2)
     client, path = browse(may_act=True), "/queues/orders/requeue"
     form = form_of(client, path, max_messages="5")
     page = send(client, path, form)
@@ -295,7 +295,7 @@ def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwh
 def test_a_part_that_is_sent_twice_ends_the_action_and_leads_to_what_is_left_of_it(
     browse: Browse, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    monkeypatch.setattr(TUNING, "remedies_at_once", 2)
+    monkeypatch.setattr(TUNING, "resolutions_at_once", 2)
     client, path = browse(may_act=True), f"/queues/orders/{action}"
     form = form_of(client, f"{path}?result=failed", max_messages="4")
     send(client, path, form)
@@ -312,7 +312,7 @@ def test_a_part_that_is_sent_twice_ends_the_action_and_leads_to_what_is_left_of_
     assert [id_ for (id_,) in conn.execute("SELECT id FROM messages.dead_message")] == dead[4:]
 
 
-def test_fewer_messages_than_asked_for_are_not_said_to_have_a_remedy_that_they_have_not(
+def test_fewer_messages_than_asked_for_are_not_said_to_are_resolved_that_they_have_not(
     browse: Browse, conn: Connection, dead: list[int]
 ) -> None:
     client, path = browse(may_act=True), "/queues/orders/requeue"

@@ -36,7 +36,7 @@ def ids(conn: Connection, queue: Queue) -> dict[str, list[int]]:
         if state in ("dead", "done"):
             result = {"dead": "failed", "done": "success"}[state]
             run(conn, verbs.archive(token, found[state], result=result, details="no stock"))
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     return found
 
 

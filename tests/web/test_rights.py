@@ -52,7 +52,7 @@ def places(conn: Connection, queue: Queue) -> dict[str, str]:
     run(conn, verbs.publish_batch("orders", [1, 2]))
     dead, leased = run(conn, verbs.lease("orders", max_messages=2))
     run(conn, verbs.archive(dead.lock_token, [dead.id], result="failed", details="no stock"))
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     ids = {"dead": dead.id, "leased": leased.id, "waiting": run(conn, verbs.publish("orders", 3))}
     return {"queue": "/queues/orders"} | {name: f"/messages/{id_}" for name, id_ in ids.items()}
 

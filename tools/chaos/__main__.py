@@ -50,7 +50,7 @@ def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = Fal
             time.sleep(seconds)
             nemesis.stopping.set()
             causing.join()
-            nemesis.mend()
+            nemesis.repair()
             load.stop_publishing()
             took = until_empty(lambda: waiting(stage.dsn))
         finally:
@@ -78,7 +78,7 @@ def _until_busy(stage: Stage, kinds: Collection[str]) -> None:
             missing -= consumers(conn).keys()
 
 
-def until_empty(look: Callable[[], tuple[int, int]], *, standstill: float = LONGEST_STANDSTILL) -> float:
+def until_empty(poll: Callable[[], tuple[int, int]], *, standstill: float = LONGEST_STANDSTILL) -> float:
     """Wait until nothing waits, for as long as some of it is archived now and then; return for how many seconds.
 
     :param look: how many messages wait, and how many are archived.
@@ -87,7 +87,7 @@ def until_empty(look: Callable[[], tuple[int, int]], *, standstill: float = LONG
     before: tuple[int, int] | None = None
     while (now := time.monotonic()) < min(progressed + standstill, began + LONGEST_END):
         with suppress(psycopg.OperationalError):
-            seen = look()
+            seen = poll()
             if not seen[0]:
                 break
             if seen != before:

@@ -299,19 +299,20 @@ class Effects(Actor):
             self.stopping.wait(0.05)
 
 
-class Upkeep(Actor):
+class Maintenance(Actor):
     """What pg_cron would do."""
 
     def start(self) -> None:
         self.serve(self.turn)
 
     def turn(self, conn: Connection) -> None:
-        run(conn, verbs.upkeep())
+        run(conn, verbs.maintain())
         self.stopping.wait(1.0)
 
 
 KINDS = {
-    "publisher": Publisher, "functions": Functions, "worker": Workers, "raw": Raw, "effects": Effects, "upkeep": Upkeep,
+    "publisher": Publisher, "functions": Functions, "worker": Workers, "raw": Raw, "effects": Effects,
+    "maintenance": Maintenance,
 }  # fmt: skip
 
 

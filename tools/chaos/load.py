@@ -30,7 +30,7 @@ ACTORS = (
     ("worker", "l.worker.1", "chaos_a"),
     ("worker", "l.worker.2", "chaos_a"),
     ("effects", "a.effects", "chaos_a"),
-    ("upkeep", "upkeep", "chaos_any"),
+    ("maintain", "maintenance", "chaos_any"),
 )
 # What Airflow and Spark consume.
 FOR_OTHERS = (("publisher", "airflow.1", "chaos_any"), ("publisher", "slices.1", "chaos_any"))

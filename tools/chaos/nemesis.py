@@ -1,4 +1,4 @@
-"""The faults, and what mends each of them at the end."""
+"""The faults, and what repairs each of them at the end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Nemesis:
     _last: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Cause faults until `stop`, then mend what is broken."""
+        """Cause faults until `stop`, then fix what is broken."""
         faults: list[Callable[[], None]] = []
         while not self.stopping.wait(self.random.uniform(0.2, 1.0)):
             faults = faults or self.random.sample(self.faults, len(self.faults))
@@ -93,7 +93,7 @@ class Nemesis:
             self.kill_processes, self.stop_processes, self.end_sessions, self.restart_the_server_at_once,
             self.cut_sockets, self.hold_sockets, self.swallow_replies, self.change_a_setting, self.change_a_policy,
             self.pause_a_queue, self.upgrade, self.drop_a_queue, self.purge_a_queue, self.hold_a_snapshot,
-            self.four_upkeeps_at_once, self.lose_the_marks,
+            self.four_maintenance_runs_at_once, self.lose_the_marks,
         ]  # fmt: skip
         if self.stage.small_disk:
             possible.append(self.fill_the_disk)
@@ -190,9 +190,9 @@ class Nemesis:
             conn.execute(f"ALTER DATABASE {DATABASE} SET {name} = '{SETTINGS[name]}'".encode())
         self.stage.proxy.cut()  # so that sessions have it
         self.wait(0.5, 2.0)
-        self.mend_settings()
+        self.repair_settings()
 
-    def mend_settings(self) -> None:
+    def repair_settings(self) -> None:
         with self.admin() as conn:
             conn.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
 
@@ -228,12 +228,12 @@ class Nemesis:
             conn.execute("SELECT count(*) FROM messages.message")
             self.wait(1.0, 3.0)
 
-    def four_upkeeps_at_once(self) -> None:
-        def upkeep() -> None:
+    def four_maintenance_runs_at_once(self) -> None:
+        def maintain() -> None:
             with suppress(psycopg.Error), self.admin() as conn:
-                conn.execute("SELECT messages.upkeep()")
+                conn.execute("SELECT messages.maintain()")
 
-        threads = [threading.Thread(target=upkeep) for _ in range(4)]
+        threads = [threading.Thread(target=maintain) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -248,17 +248,17 @@ class Nemesis:
             conn.execute(
                 "SELECT setval(sequence, greatest(1, (%s * extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
                 " FROM (SELECT mark AS sequence FROM messages.lane"
-                "       UNION ALL SELECT look_due FROM messages.queue"
+                "       UNION ALL SELECT scan_due FROM messages.queue"
                 "       UNION ALL SELECT rate_mark FROM messages.queue WHERE queue_name <> %s) x"
                 " WHERE sequence IS NOT NULL",
                 [self.random.choice([0, 1, 2]), LIMITED],
             )
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Undo what may have been left: the server runs, sockets pass, settings and policies are as at first."""
         self.stage.proxy.held = self.stage.proxy.swallowing = False
         self.stage.cluster.start()
-        self.mend_settings()
+        self.repair_settings()
         self.stage.create_queues()
         with self.admin() as conn:
             conn.execute(

@@ -129,7 +129,7 @@ class Stage:
                         with suppress(QueueNotFound):
                             run(conn, verbs.grant_queue(queue, role, privilege))
             conn.execute(
-                "GRANT messages_publisher, messages_consumer, messages_raw, messages_upkeep, messages_pipeline,"
+                "GRANT messages_publisher, messages_consumer, messages_raw, messages_maintenance, messages_pipeline,"
                 " messages_reader TO chaos_any"
             )
             conn.execute("GRANT INSERT ON public.effect TO chaos_a")

@@ -127,13 +127,13 @@ class Pair:
         """Wait until all messages have ended, and return after how many seconds each queue was empty."""
         began, took = time.monotonic(), dict[str, float]()
 
-        def look() -> bool:
+        def poll() -> bool:
             for queue in QUEUES:
                 if queue not in took and not self.counts(queue).waiting:
                     took[queue] = time.monotonic() - began
             return len(took) == len(QUEUES)
 
-        wait(look, "empty queues", tell=lambda: str({queue: self.counts(queue) for queue in QUEUES}))
+        wait(poll, "empty queues", describe=lambda: str({queue: self.counts(queue) for queue in QUEUES}))
         return took
 
     def airflow_counts(self) -> dict[str, int]:
@@ -144,12 +144,12 @@ class Pair:
         return {"events": int(events)} | dict(rows)
 
 
-def wait(enough: Callable[[], bool], what: str, *, tell: Callable[[], str] = lambda: "") -> None:
+def wait(enough: Callable[[], bool], what: str, *, describe: Callable[[], str] = lambda: "") -> None:
     """Wait until it is so; TimeoutError says what there is instead."""
     give_up_at = time.monotonic() + PATIENCE
     while not enough():
         if time.monotonic() > give_up_at:
-            raise TimeoutError(f"no {what} within {PATIENCE:.0f} s {tell()}")
+            raise TimeoutError(f"no {what} within {PATIENCE:.0f} s {describe()}")
         time.sleep(0.5)
 
 

@@ -50,7 +50,7 @@ def main() -> None:
         ids = _ids(dsn)
         for picture in PICTURES:
             if not given.names or picture.name in given.names:
-                tab.look(width=1240, height=picture.height)
+                tab.resize(width=1240, height=picture.height)
                 tab.open(address + picture.path.format_map(ids))
                 tab.draw(given.into / f"{picture.name}.png")
 
@@ -66,7 +66,7 @@ def _database() -> Iterator[str]:
             conn.execute(STORY.read_bytes())
             for _ in range(2):  # the history is counted a minute late
                 conn.execute("UPDATE messages.history_progress SET next_at = next_at - interval '1 minute'")
-                conn.execute("SELECT messages.upkeep()")
+                conn.execute("SELECT messages.maintain()")
             conn.execute(LEVELS.read_bytes())
         yield dsn
     finally:

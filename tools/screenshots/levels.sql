@@ -1,4 +1,4 @@
--- The upkeep looked once, and the pictures show a day: how deep the queues were in each minute of it.
+-- Maintenance looked once, and the pictures show a day: how deep the queues were in each minute of it.
 ANALYZE messages.history, messages.dead_message;
 INSERT INTO messages.history (queue_name, grain, bucket_at)
 SELECT '', 'minute', minute FROM generate_series(date_trunc('minute', clock_timestamp() - interval '1 day'), clock_timestamp(), '1 minute') AS minute

@@ -18,8 +18,8 @@ _NAME: Final = re.compile(r"(?<![\w`])(?!pg_cron)(?:messages\.)?\w*_\w+(?:\(\))?
 
 _ASKED: Final = """
     act_for archive_checksums archive_log_end begin_run
-    closed_archive_partitions closed_queues count_remedies drop_archive_partition drop_stage expect_cron
-    finish_run granted_queues latest_migration lease_policy lock_export look_at_next
+    closed_archive_partitions closed_queues count_resolutions drop_archive_partition drop_stage expect_cron
+    finish_run granted_queues latest_migration lease_policy lock_export scan_next
     publish_staged purge_cron_history queue_sparklines
     requeued_results run_archived run_backlog run_holder
     run_summary session_is_limited split_archive_log stage_publish

@@ -71,7 +71,7 @@ class Settler:
         # In the lease, for whoever settles it next to a handler that hangs.
         self.lease.handled[id_] = outcome
 
-    def judge(self, ids: Iterable[int]) -> None:
+    def record(self, ids: Iterable[int]) -> None:
         """Tell the breaker the outcomes of one call, after all are gathered, because it may raise at any of them."""
         for id_ in ids:
             self.breaker.record(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
@@ -95,8 +95,8 @@ class Settler:
         lease.finish(lease.handled)
         # Cleared only now: after an error it is tried again.
         counted = self._count()
-        for id_ in sorted(lease.unkept & counted):
-            self.breaker.record_unkept(id_, attempts=lease.attempt(id_))
+        for id_ in sorted(lease.unstored & counted):
+            self.breaker.record_unstored(id_, attempts=lease.attempt(id_))
 
     def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
         """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
@@ -234,7 +234,7 @@ class Batch(Settler):
                     continue
                 # An attempt of this message, or the next process would end on it too.
                 self.gather(message.id, outcome)
-                self.judge([message.id])
+                self.record([message.id])
                 raise
             else:
                 self._record(message, PLAIN if returned is None else self._checked(message, returned))
@@ -285,7 +285,7 @@ class Batch(Settler):
         for message in piece:
             outcome = outcomes.get(message.id) if error is None else outcome_of(error, self.on_error)
             self.gather(message.id, PLAIN if outcome is None else self._checked(message, outcome))
-        self.judge([message.id for message in piece])
+        self.record([message.id for message in piece])
 
     def _gather_ended(self, ids: list[int], error: BaseException) -> None:
         """Settle the messages of a call that ends the consumer, where nobody knows which of them is to blame."""
@@ -299,7 +299,7 @@ class Batch(Settler):
                 # None loses an attempt, but others come first next time.
                 self.gather(id_, Retry(details=str(error.reason), count_attempt=False))
         if not isinstance(error, _Ended):
-            self.judge(ids)
+            self.record(ids)
 
     def _call(self, function: Callable[[Any], Any], given: Any, ids: list[int]) -> Any:
         """Return what the handler returns, outside of a transaction of its own; TransactionLeftOpen if it left one."""

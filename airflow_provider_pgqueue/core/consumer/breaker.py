@@ -18,10 +18,10 @@ from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 log = logging.getLogger(__name__)
 
 _Fingerprint = tuple[str, str]
-_LOOKS_BACK: Final = 10  # times `give_up_after` messages
+_TIMES_BACK: Final = 10  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
 _MOST_HANGING: Final = 10  # messages whose calls may hang in this process before it stops
-_UNKEPT: Final = "outcomes that cannot be kept"
+_UNSTORED: Final = "outcomes that cannot be stored"
 _LONGEST: Final = 500  # characters that are compared: the time of the search grows with their square
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -34,8 +34,8 @@ def _fingerprint(failure: Mapping[str, Any]) -> _Fingerprint:
 
     In the text `?` stands for quotations and `#` for numbers and ids, as in `messages.fingerprint`.
     """
-    text = _NUMBER.sub("#", _QUOTED.sub("?", _said(failure, "message")[:_LONGEST]))
-    return _said(failure, "error"), " ".join(text.lower().split())
+    text = _NUMBER.sub("#", _QUOTED.sub("?", _text(failure, "message")[:_LONGEST]))
+    return _text(failure, "error"), " ".join(text.lower().split())
 
 
 class Breaker:
@@ -82,7 +82,7 @@ class Breaker:
         failed, seen = self._numbers[mark], len(self._seen)
         self._begins = self._begins and failed == seen
         if (self._begins and seen >= self._first) or (
-            seen == self._first * _LOOKS_BACK and failed >= seen * _NEARLY_ALL
+            seen == self._first * _TIMES_BACK and failed >= seen * _NEARLY_ALL
         ):
             raise HandlerBroken(
                 f"the handler of queue {self._queue_name!r} failed with {_name(failure)} on {failed:,} of the "
@@ -97,19 +97,19 @@ class Breaker:
         if not self._first:
             return
         self._begins = self._begins and not ids
-        looks_back = self._first * _LOOKS_BACK
+        window = self._first * _TIMES_BACK
         if self._numbers:
-            for id_ in ids[-looks_back:]:
+            for id_ in ids[-window:]:
                 self._replace(id_, None)
             return
         # No failure is remembered, so nothing has to be subtracted.
-        self._seen.update(dict.fromkeys(ids[-looks_back:]))
-        self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - looks_back), None))
+        self._seen.update(dict.fromkeys(ids[-window:]))
+        self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - window), None))
 
-    def record_unkept(self, id_: int, *, attempts: int) -> None:
+    def record_unstored(self, id_: int, *, attempts: int) -> None:
         """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
         self.handled -= 1  # as what its handler returned it was counted before
-        self.record(id_, Failed("", failure={"error": _UNKEPT}), attempts=attempts)
+        self.record(id_, Failed("", failure={"error": _UNSTORED}), attempts=attempts)
 
     def record_hanging(self, id_: int, why: TimeIsUp) -> None:
         """Count a message whose call exceeded its time, and log it; HandlerBroken if the calls of too many hang."""
@@ -131,7 +131,7 @@ class Breaker:
     def _replace(self, id_: int, mark: _Fingerprint | None) -> None:
         if id_ in self._seen:
             self._forget(id_)
-        elif len(self._seen) == self._first * _LOOKS_BACK:
+        elif len(self._seen) == self._first * _TIMES_BACK:
             self._forget(next(iter(self._seen)))
         self._seen[id_] = mark
         if mark is not None:
@@ -150,7 +150,7 @@ def failure_of(outcome: Outcome) -> Mapping[str, Any] | None:
     return outcome.failure if isinstance(outcome, Retry | Failed) else None
 
 
-def _said(failure: Mapping[str, Any], name: str) -> str:
+def _text(failure: Mapping[str, Any], name: str) -> str:
     """Return the text of a member of a failure; a handler may have put anything into it, or made an odd mapping."""
     try:
         return str(failure.get(name, ""))
@@ -160,10 +160,10 @@ def _said(failure: Mapping[str, Any], name: str) -> str:
 
 def _name(failure: Mapping[str, Any]) -> str:
     """Name the error and its place without its text, which may quote a body."""
-    name = _said(failure, "error")
-    places = _PLACE.findall(_said(failure, "traceback"))
+    name = _text(failure, "error")
+    places = _PLACE.findall(_text(failure, "traceback"))
     where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
-    known = name == _UNKEPT or name.replace(".", "_").isidentifier()
+    known = name == _UNSTORED or name.replace(".", "_").isidentifier()
     return (name if known else "one error") + where
 
 
@@ -173,19 +173,19 @@ class _Warnings:
     def __init__(self, warn: Callable[..., None]) -> None:
         self._warn = warn
         self._lock = Lock()
-        self._said: dict[Any, tuple[float, int]] = {}
+        self._logged: dict[Any, tuple[float, int]] = {}
 
     def add(self, key: Any, text: str, *arguments: Any) -> None:
         """Log `text % arguments`, or count it if `key` was logged within the last minute."""
         now = time.monotonic()
         with self._lock:
-            at, more = self._said.get(key, (-_EVERY, 0))
+            at, more = self._logged.get(key, (-_EVERY, 0))
             if now < at + _EVERY:
-                self._said[key] = at, more + 1
+                self._logged[key] = at, more + 1
                 return
-            if len(self._said) >= 1000:
-                self._said.clear()
-            self._said[key] = now, 0
+            if len(self._logged) >= 1000:
+                self._logged.clear()
+            self._logged[key] = now, 0
         if more:
             self._warn(f"{text}, and {more:,} more since the last such warning", *arguments)
         else:

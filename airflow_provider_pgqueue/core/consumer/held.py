@@ -70,7 +70,7 @@ class Held:
         self._attempts = attempts or {}
         self._max_attempts = max_attempts
         self.lost: set[int] = set()
-        self.unkept: set[int] = set()
+        self.unstored: set[int] = set()
         self.handled: dict[int, Outcome] = {}
         self.in_doubt = False
         self._calling = threading.Lock()
@@ -134,7 +134,7 @@ class Held:
         """Return how a message that was settled with this outcome ended."""
         if id_ in self.lost:
             return "lost"
-        return "failed" if id_ in self.unkept else end_of(outcome, last=self._is_last(id_))
+        return "failed" if id_ in self.unstored else end_of(outcome, last=self._is_last(id_))
 
     def _is_last(self, id_: int) -> bool:
         return self._max_attempts is not None and self.attempt(id_) >= self._max_attempts
@@ -167,7 +167,7 @@ class Held:
             )
 
     def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None]) -> None:
-        """Settle messages; `lost` has those that were lost, and `unkept` those whose outcome was replaced."""
+        """Settle messages; `lost` has those that were lost, and `unstored` those whose outcome was replaced."""
         within = conn.pgconn.transaction_status == TransactionStatus.INTRANS
         # A savepoint, so that the transaction of the caller survives a refusal. A plain outcome is never refused, so it
         # needs no second round trip. LeaseLost must not leave a savepoint: that would undo what took effect.
@@ -194,20 +194,20 @@ class Held:
             return
         for id_ in ids:
             # The outcome was replaced before, so the refusal is not about it.
-            if id_ in self.unkept:
+            if id_ in self.unstored:
                 raise error
             kind = type(outcomes[id_]).__name__
-            if not self.unkept:
+            if not self.unstored:
                 # The first of a lease, because its others are likely to be like it.
                 log.warning("message %s ends as failed: its %s cannot be kept", id_, kind)
-            self.unkept.add(id_)
+            self.unstored.add(id_)
             # The text of other errors may quote a body.
             reason = str(error) if isinstance(error, PgQueueError) else type(error).__name__
             try:
                 self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")})
             except BaseException:
                 # Whoever tries again begins with the outcome that cannot be kept.
-                self.unkept.discard(id_)
+                self.unstored.discard(id_)
                 raise
 
     def _call(

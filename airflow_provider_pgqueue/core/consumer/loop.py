@@ -164,7 +164,7 @@ class Loop:
         self._stack = ExitStack()
         self._renewal = self._stack.enter_context(closing(Renewal()))
         self._caller: Caller | None = None
-        self._said = time.monotonic()
+        self._logged_at = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -180,7 +180,7 @@ class Loop:
 
     def drain(self, *, max_messages: int | None = None, stop: Callable[[], bool] = lambda: False) -> Counter[str]:
         """Do what `Consumer.drain` does, and return `counts`."""
-        self._said = time.monotonic()
+        self._logged_at = time.monotonic()
         self._intake.prepare()
         try:
             with obeying(self._intake.conn, stop):
@@ -209,7 +209,7 @@ class Loop:
             intake.held = messages[0].lock_token
             messages = batch.work(intake, room=int(min(portion.size, left)), stop=stop)
             self._on_batch(self.counts)
-            self._say()
+            self._log_progress()
 
     def _batch(self, messages: list[Message]) -> Batch:
         """Return messages that nobody has begun, under a lease that is renewed from now on."""
@@ -237,9 +237,9 @@ class Loop:
         self._caller.limit = limit
         return self._caller
 
-    def _say(self) -> None:
+    def _log_progress(self) -> None:
         """Log the counts if that was last done long ago."""
         now = time.monotonic()
-        if now - self._said >= TUNING.say_every:
+        if now - self._logged_at >= TUNING.log_every:
             log.info("queue %s so far: %s", self._consumer.queue_name, dict(self.counts))
-            self._said = now
+            self._logged_at = now

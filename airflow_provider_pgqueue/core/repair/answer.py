@@ -47,7 +47,7 @@ def keep(message: DeadMessage) -> _Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class Resolution:
     """What becomes of a dead message: `requeued`, `dismissed`, or why it stays dead: `left`, `invalid`, `raised`."""
 
     outcome: str
@@ -55,8 +55,8 @@ class Remedy:
     reason: str = ""
 
 
-def find_remedy(message: DeadMessage, function: RepairFunction, validator: Validator | None) -> Remedy:
-    """Call the function with one message, and return the remedy that it chose, checked.
+def resolve(message: DeadMessage, function: RepairFunction, validator: Validator | None) -> Resolution:
+    """Call the function with one message, and return the resolution that it chose, checked.
 
     What it raises, and a None that it returns, concern this message alone. The class of an error is logged, but not its
     text. What cannot be meant as a body, such as True, is an InvalidOutcome: another message would get it too.
@@ -75,25 +75,25 @@ def find_remedy(message: DeadMessage, function: RepairFunction, validator: Valid
         )
     try:
         if said is LEAVE:
-            return Remedy("left")
+            return Resolution("left")
         if isinstance(said, Dismiss):
-            return Remedy("dismissed", reason=_reason(said))
+            return Resolution("dismissed", reason=_reason(said))
         if said is None:
             fix = "return a body, KEEP, LEAVE or Dismiss(reason)"
             log.warning("the function returned None for dead message %s: %s", message.id, fix)
-            return Remedy("raised")
+            return Resolution("raised")
         body = message.body if said is KEEP else said
         if (validator and validator(body)) or not _is_json(body):
-            return Remedy("invalid")
+            return Resolution("invalid")
     except Exception as error:
         return _raised(message, error)
-    return Remedy("requeued", body=said)
+    return Resolution("requeued", body=said)
 
 
-def _raised(message: DeadMessage, error: BaseException) -> Remedy:
+def _raised(message: DeadMessage, error: BaseException) -> Resolution:
     # The text of the error may quote the body.
     log.warning("the repair of dead message %s raised %s", message.id, type(error).__name__)
-    return Remedy("raised")
+    return Resolution("raised")
 
 
 def _is_no_body(said: Any, message: DeadMessage) -> bool:

@@ -37,11 +37,11 @@ from airflow_provider_pgqueue.core.verbs import DeadFilter
 
 Summary = dict[str, Any]
 Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
-_NEEDED: Final = ("lease_dead", "extend_dead", "release_dead", "requeue", "dismiss", "remedies", "count_remedies")
+_NEEDED: Final = ("lease_dead", "extend_dead", "release_dead", "requeue", "dismiss", "resolutions", "count_resolutions")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
 _ANY: Final = DeadFilter()
 _FEW: Final = 100  # ids of each outcome in the summary
-_OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied", "unknown")
+_OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "resolved", "unknown")
 RULES: Final[Mapping[str, Rule]] = {
     "max_messages": optional(whole(1, 10_000_000)),
     "max_requeues": optional(whole(1, 32_767)),
@@ -91,7 +91,7 @@ class Repair:
     With a `canary` this many messages are requeued first, and the others only if fewer than `stop_when_failing`
     percent of the canary died again. The run stops if the canary is not finished within `canary_wait`.
 
-    The archive keeps the name of the run, `repair RUN_ID`, in `remedied_by`. A run that is repeated under the same
+    The archive keeps the name of the run, `repair RUN_ID`, in `resolved_by`. A run that is repeated under the same
     `run_id` continues with what is left.
     """
 
@@ -117,7 +117,7 @@ class Repair:
         check(given, {**RULES, **_OWN_RULES})
 
     @property
-    def remedied_by(self) -> str:
+    def resolved_by(self) -> str:
         """The name of the run in the archive."""
         return f"repair {self.run_id}"
 
@@ -132,11 +132,11 @@ class Repair:
 
         `requeued` and `dismissed` count all tries of this run. The other messages stay dead: `left` (by the function or
         `max_requeues`), `invalid` (a body that the validator or PostgreSQL refuses), `raised` (the function raised an
-        error), `lost` and `held` (another process has them), `remedied` (another process was faster). `unknown` counts
+        error), `lost` and `held` (another process has them), `resolved` (another process was faster). `unknown` counts
         the `ids` of which no dead message has one. `stopped` says why the run ended early, or is None.
 
-        A run that is killed and repeated gives each message one remedy: the messages that the killed run had leased can
-        be leased again after `lease_for`. A dry run calls the function and changes nothing.
+        A run that is killed and repeated gives each message one resolution: the messages that the killed run had leased
+        can be leased again after `lease_for`. A dry run calls the function and changes nothing.
 
         :param conn: an autocommit connection that nothing else uses meanwhile.
         :param stop: return True to end the run after the current message; the rest of its batch is given back.
@@ -163,7 +163,7 @@ class Repair:
             function=awaited(load_function(self.function)),
             validator=validator and awaited(validator),
             which=self.which,
-            remedied_by=self.remedied_by,
+            resolved_by=self.resolved_by,
             lease_for=as_timedelta(self.lease_for),
             batch_size=self.batch_size,
             delay=as_timedelta(self.delay),
@@ -217,7 +217,7 @@ def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool])
     with connect() as conn:
         return wait_for_canary(
             conn,
-            repair.remedied_by,
+            repair.resolved_by,
             repair.canary,
             stop_when_failing=repair.stop_when_failing,
             canary_wait=repair.canary_wait,
@@ -244,22 +244,22 @@ def _unknown(repair: Repair, found: Collection[int], connect: Connect) -> set[in
 
 
 def unknown_ids(conn: psycopg.Connection[Any], ids: Collection[int], queue_name: str | None = None) -> set[int]:
-    """Return those of the ids that no dead message of the queue has, with or without a remedy."""
+    """Return those of the ids that no dead message of the queue has, with or without a resolution."""
     dead = run(conn, verbs.dead_ids(DeadFilter(queue_name, ids=ids)))
-    remedied = run(conn, verbs.remedies(ids))
-    return set(ids).difference(dead, remedied)
+    resolved = run(conn, verbs.resolutions(ids))
+    return set(ids).difference(dead, resolved)
 
 
 def _done(repair: Repair, connect: Connect) -> dict[str, int]:
     """Count what all attempts of this run have done."""
     with connect() as conn:
-        return run(conn, verbs.count_remedies(repair.remedied_by))
+        return run(conn, verbs.count_resolutions(repair.resolved_by))
 
 
 def _summary(
     repair: Repair, ids: Sequence[int], found: Outcomes, done: Mapping[str, int], stop: Callable[[], bool]
 ) -> Summary:
-    """Count the outcomes; of remedies the database knows best, because an earlier try may have died."""
+    """Count the outcomes; of resolutions the database knows best, because an earlier try may have died."""
     counts = Counter(found.values()) | Counter(done)
     by_outcome = {name: [id_ for id_, outcome in found.items() if outcome == name] for name in _OUTCOMES}
     return {

@@ -1,4 +1,4 @@
-"""The work of one process at a repair: leases its dead messages in batches, finds a remedy for each, settles."""
+"""The work of one process at a repair: leases its dead messages in batches, finds a resolution for each, settles."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from airflow_provider_pgqueue.core.consumer.held import Held
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome, LeaseLost
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.repair.answer import KEEP, Remedy, RepairFunction, find_remedy
+from airflow_provider_pgqueue.core.repair.answer import KEEP, RepairFunction, Resolution, resolve
 from airflow_provider_pgqueue.core.repair.validator import Validator
 from airflow_provider_pgqueue.core.verbs import DeadFilter, Statement
 
 Outcomes = dict[int, str]
 
-_LOOKS_AGAIN: Final = 0.5  # seconds, for what somebody else holds
+_POLL_AGAIN: Final = 0.5  # seconds, for what somebody else holds
 _LISTENS: Final = 0.1  # seconds, to `stop`
 
 
@@ -41,7 +41,7 @@ class RepairShare:
     function: RepairFunction
     validator: Validator | None
     which: DeadFilter
-    remedied_by: str
+    resolved_by: str
     lease_for: timedelta
     batch_size: int
     delay: timedelta
@@ -85,31 +85,31 @@ class RepairShare:
         if self.max_per_second is not None:
             self._due = max(self._due, time.monotonic()) + len(messages) / self.max_per_second
         if self.dry_run:
-            return {message.id: self._remedy(message).outcome for message in messages if not self.stop()}
+            return {message.id: self._resolution(message).outcome for message in messages if not self.stop()}
         lease = DeadLease(self.conn, messages, lease_for=self.lease_for)
         # Ended before the lease is settled: the transaction would see a renewal that fails.
         with closing(Renewal()) as renewal:
             renewal.hold(lease, self.lease_for)
             try:
-                remedies = {
-                    message.id: self._remedy(message) if lease.holds(message) else Remedy("lost")
+                resolutions = {
+                    message.id: self._resolution(message) if lease.holds(message) else Resolution("lost")
                     for message in messages
                     if not self.stop()
                 }
             except InvalidOutcome:
-                # Whoever mends the function and starts again need not wait for the end of the lease.
+                # Whoever fixes the function and starts again need not wait for the end of the lease.
                 lease.give_back()
                 raise
-        return lease.settle(remedies, delay=self.delay, remedied_by=self.remedied_by)
+        return lease.settle(resolutions, delay=self.delay, resolved_by=self.resolved_by)
 
-    def _remedy(self, message: DeadMessage) -> Remedy:
+    def _resolution(self, message: DeadMessage) -> Resolution:
         most = self.which.max_requeues
         if most is not None and message.requeues >= most:
-            return Remedy("left")
-        return find_remedy(message, self.function, self.validator)
+            return Resolution("left")
+        return resolve(message, self.function, self.validator)
 
     def _lease(self, ids: Collection[int]) -> list[DeadMessage]:
-        which, holder = DeadFilter(self.which.queue_name, ids=ids), self.remedied_by
+        which, holder = DeadFilter(self.which.queue_name, ids=ids), self.resolved_by
         statement = verbs.lease_dead(which, max_messages=len(ids), lease_for=self.lease_for, locked_by=holder)
         # A dry run leases the messages and gives them back at once, without an attempt.
         with self.conn.transaction(force_rollback=self.dry_run):
@@ -120,7 +120,7 @@ class RepairShare:
         outcomes: Outcomes = {}
         patience = time.monotonic() + 2 * self.lease_for.total_seconds()
         while missing := missing - outcomes.keys():
-            outcomes |= self._remedied(missing)
+            outcomes |= self._resolved(missing)
             for batch in self._batches(sorted(missing - outcomes.keys())):
                 outcomes |= self._treat(batch)
             if self.stop():
@@ -128,14 +128,14 @@ class RepairShare:
             if time.monotonic() >= patience:
                 break
             if missing - outcomes.keys():
-                self._pause_until(time.monotonic() + _LOOKS_AGAIN)
+                self._pause_until(time.monotonic() + _POLL_AGAIN)
         return outcomes | dict.fromkeys(missing - outcomes.keys(), "held")
 
-    def _remedied(self, ids: Collection[int]) -> Outcomes:
-        found = run(self.conn, verbs.remedies(ids))
+    def _resolved(self, ids: Collection[int]) -> Outcomes:
+        found = run(self.conn, verbs.resolutions(ids))
         return {
-            id_: remedy if remedied_by == self.remedied_by else "remedied"
-            for id_, (remedy, remedied_by) in found.items()
+            id_: resolution if resolved_by == self.resolved_by else "resolved"
+            for id_, (resolution, resolved_by) in found.items()
         }
 
     def _pause_until(self, moment: float) -> None:
@@ -155,30 +155,30 @@ class DeadLease(Held):
         """Return whether the message is still leased, as of the last renewal."""
         return message.id in self._held
 
-    def settle(self, remedies: Mapping[int, Remedy], *, delay: timedelta, remedied_by: str) -> Outcomes:
-        """Apply all remedies in one transaction, and return what became of each message.
+    def settle(self, resolutions: Mapping[int, Resolution], *, delay: timedelta, resolved_by: str) -> Outcomes:
+        """Apply all resolutions in one transaction, and return what became of each message.
 
         A message is `lost` if its lease had ended. A body that PostgreSQL refuses is `invalid`: that message alone
-        stays dead. Messages that are held and have no remedy are given back.
+        stays dead. Messages that are held and are open are given back.
         """
-        outcomes = {id_: remedy.outcome for id_, remedy in remedies.items()}
-        bodies = {id_: remedy.body for id_, remedy in remedies.items() if remedy.outcome == "requeued"}
+        outcomes = {id_: resolution.outcome for id_, resolution in resolutions.items()}
+        bodies = {id_: resolution.body for id_, resolution in resolutions.items() if resolution.outcome == "requeued"}
         reasons: dict[str, list[int]] = {}
-        for id_, remedy in remedies.items():
-            if remedy.outcome == "dismissed":
-                reasons.setdefault(remedy.reason, []).append(id_)
+        for id_, resolution in resolutions.items():
+            if resolution.outcome == "dismissed":
+                reasons.setdefault(resolution.reason, []).append(id_)
         with self._conn.transaction():
             if bodies:
-                outcomes |= self._requeue(bodies, delay, remedied_by)
+                outcomes |= self._requeue(bodies, delay, resolved_by)
             for reason, ids in reasons.items():
-                outcomes |= self._ask(verbs.dismiss(self._require_token(), ids, reason, remedied_by=remedied_by))
+                outcomes |= self._ask(verbs.dismiss(self._require_token(), ids, reason, resolved_by=resolved_by))
             self._release({id_ for id_ in self._held if outcomes.get(id_) in (None, "left", "invalid", "raised")})
         return outcomes
 
-    def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, remedied_by: str) -> Outcomes:
+    def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, resolved_by: str) -> Outcomes:
         """Requeue them. If the call is refused, try each half, until the body that is refused is alone."""
         new = {id_: body for id_, body in bodies.items() if body is not KEEP}
-        statement = verbs.requeue(self._require_token(), list(bodies), bodies=new, delay=delay, remedied_by=remedied_by)
+        statement = verbs.requeue(self._require_token(), list(bodies), bodies=new, delay=delay, resolved_by=resolved_by)
         try:
             with self._conn.transaction():
                 return dict.fromkeys(bodies, "requeued") | self._ask(statement)
@@ -188,11 +188,11 @@ class DeadLease(Held):
         ids = list(bodies)
         outcomes: Outcomes = {}
         for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-            outcomes |= self._requeue({id_: bodies[id_] for id_ in half}, delay, remedied_by)
+            outcomes |= self._requeue({id_: bodies[id_] for id_ in half}, delay, resolved_by)
         return outcomes
 
     def give_back(self) -> None:
-        """Give all that are held back without a remedy."""
+        """Give all that are held back without a resolution."""
         with self._calling:
             self._release(self._held)
 

@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core.verbs.audit import (
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
     DeadFilter as DeadFilter,
-    count_remedies as count_remedies,
+    count_resolutions as count_resolutions,
     dead_causes as dead_causes,
     dead_ids as dead_ids,
     dead_queues as dead_queues,
@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     extend_dead as extend_dead,
     lease_dead as lease_dead,
     release_dead as release_dead,
-    remedies as remedies,
+    resolutions as resolutions,
     requeue as requeue,
     requeue_dead as requeue_dead,
     requeued_results as requeued_results,
@@ -127,10 +127,10 @@ from airflow_provider_pgqueue.core.verbs.topics import (
     route_topic as route_topic,
     unbind_topic as unbind_topic,
 )
-from airflow_provider_pgqueue.core.verbs.upkeep import (
+from airflow_provider_pgqueue.core.verbs.maintenance import (
     install_cron as install_cron,
-    look_at_next as look_at_next,
+    scan_next as scan_next,
     uninstall_cron as uninstall_cron,
-    upkeep as upkeep,
-    upkeep_mode as upkeep_mode,
+    maintain as maintain,
+    maintenance_mode as maintenance_mode,
 )

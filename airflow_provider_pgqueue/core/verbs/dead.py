@@ -63,7 +63,7 @@ def lease_dead(
     lease_for: Duration | None = None,
     locked_by: str | None = None,
 ) -> Statement[list[DeadMessage]]:
-    """Lease dead messages without a remedy under one new token, oldest first.
+    """Lease open dead messages under one new token, oldest first.
 
     InvalidArgument for a choice that names neither a queue nor `ids`, `fingerprints` or a `reference`.
     """
@@ -71,7 +71,7 @@ def lease_dead(
 
 
 def dead_ids(which: DeadFilter | str = _ALL, *, max_messages: int | None = None) -> Statement[list[int]]:
-    """Return the ids of dead messages without a remedy, leased or not, oldest first."""
+    """Return the ids of open dead messages, leased or not, oldest first."""
     return Statement("dead_ids", _chosen(locals()), column)
 
 
@@ -81,7 +81,7 @@ def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) 
 
 
 def release_dead(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
-    """Give leased dead messages back without a remedy. LeaseLost has the ids of those that were lost."""
+    """Give leased dead messages back without a resolution. LeaseLost has the ids of those that were lost."""
     return Statement("release_dead", locals(), unless_lost(ids))
 
 
@@ -91,7 +91,7 @@ def requeue(
     *,
     bodies: Mapping[int, Any] | None = None,
     delay: Duration = timedelta(0),
-    remedied_by: str | None = None,
+    resolved_by: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Publish leased dead messages again under new ids, with a new body where `bodies` has one.
 
@@ -102,7 +102,7 @@ def requeue(
         "ids": ids,
         "messages": _by_key(bodies),
         "delay": delay,
-        "remedied_by": remedied_by,
+        "resolved_by": resolved_by,
     }
 
     def decode(rows: list[Row]) -> list[Requeued]:
@@ -115,7 +115,7 @@ def requeue(
 
 
 def dismiss(
-    lock_token: UUID, ids: Collection[int], reason: str, *, remedied_by: str | None = None
+    lock_token: UUID, ids: Collection[int], reason: str, *, resolved_by: str | None = None
 ) -> Statement[list[int]]:
     """Close leased dead messages without publishing them again. LeaseLost has the ids of those that were lost."""
     return Statement("dismiss", locals(), unless_lost(ids))
@@ -127,7 +127,7 @@ def requeue_dead(
     max_messages: int = 1000,
     bodies: Mapping[int, Any] | None = None,
     delay: Duration = timedelta(0),
-    remedied_by: str | None = None,
+    resolved_by: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Requeue dead messages in one call, with a new body where `bodies` has one for an id.
 
@@ -139,7 +139,7 @@ def requeue_dead(
         "max_messages": max_messages,
         "messages": _by_key(bodies),
         "delay": delay,
-        "remedied_by": remedied_by,
+        "resolved_by": resolved_by,
     }
     return Statement("requeue_dead", _chosen(arguments), _not_none(which, list_of(Requeued)))
 
@@ -149,7 +149,7 @@ def dismiss_dead(
     reason: str,
     *,
     max_messages: int = 1000,
-    remedied_by: str | None = None,
+    resolved_by: str | None = None,
 ) -> Statement[list[int]]:
     """Dismiss dead messages in one call, and return their ids. Without a queue the rule of `lease_dead` holds."""
     return Statement("dismiss_dead", _chosen(locals()), _not_none(which, column))
@@ -163,7 +163,7 @@ def retried_causes(
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
-    """Return the causes of dead messages without a remedy, most frequent first."""
+    """Return the causes of open dead messages, most frequent first."""
     return Statement("dead_causes", locals(), _causes)
 
 
@@ -184,26 +184,26 @@ def _named(rows: list[Row]) -> list[Row]:
 
 
 def dead_queues(queue_names: Collection[str] | None = None) -> Statement[list[DeadQueue]]:
-    """Return the queues that have dead messages without a remedy and without a lease."""
+    """Return the queues that have open dead messages that nobody has leased."""
     return Statement("dead_queues", locals(), list_of(DeadQueue))
 
 
-def remedies(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
-    """Return the remedies of dead messages: `{id: (remedy, remedied_by)}`, without those that have none."""
-    return Statement("remedies", locals(), _by_id)
+def resolutions(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
+    """Return the resolutions of dead messages: `{id: (resolution, resolved_by)}`, without those that have none."""
+    return Statement("resolutions", locals(), _by_id)
 
 
 def _by_id(rows: list[Row]) -> dict[int, tuple[str, str]]:
-    return {row["id"]: (row["remedy"], row["remedied_by"]) for row in rows}
+    return {row["id"]: (row["resolution"], row["resolved_by"]) for row in rows}
 
 
-def count_remedies(remedied_by: str) -> Statement[dict[str, int]]:
-    """Count how many messages were `requeued` and `dismissed` under the name `remedied_by`."""
-    return Statement("count_remedies", locals(), only_row)
+def count_resolutions(resolved_by: str) -> Statement[dict[str, int]]:
+    """Count how many messages were `requeued` and `dismissed` under the name `resolved_by`."""
+    return Statement("count_resolutions", locals(), only_row)
 
 
-def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str, int]]:
-    """Count what became of the first messages that `remedied_by` requeued: `requeued`, `finished`, `died_again`."""
+def requeued_results(resolved_by: str, max_messages: int) -> Statement[dict[str, int]]:
+    """Count what became of the first messages that `resolved_by` requeued: `requeued`, `finished`, `died_again`."""
     return Statement("requeued_results", locals(), only_row)
 
 
@@ -225,9 +225,7 @@ def _not_none(which: DeadFilter | str, decode: Callable[[list[Row]], list[T]]) -
 
     def found(rows: list[Row]) -> list[T]:
         if not rows and isinstance(which, DeadFilter) and which.ids is not None:
-            log.warning(
-                "none of the %s given is a dead message that waits for a remedy", quantity(len(which.ids), "id")
-            )
+            log.warning("none of the %s given is an open dead message", quantity(len(which.ids), "id"))
         return decode(rows)
 
     return found

@@ -38,6 +38,6 @@ def archive_checksums(partition: str, first_page: int, end_page: int) -> Stateme
 def drop_archive_partition(partition: str, manifest: str) -> Statement[int]:
     """Drop a closed partition that equals the manifest (JSON text) of its export; return how many messages it had.
 
-    Raises ExportDiffers, UnremediedMessages or ForeignPartition, and drops nothing, if it may not be dropped.
+    Raises ExportDiffers, OpenDeadMessages or ForeignPartition, and drops nothing, if it may not be dropped.
     """
     return Statement("drop_archive_partition", locals(), one)

@@ -63,7 +63,7 @@ class BatchOptions(_Common, total=False):
     on_conflict: str
 
 
-# Types only, where the driver would raise or find no such function; the database judges the values.
+# Types only, where the driver would raise or find no such function; the database checks the values.
 _RULES: Final = {
     "queue_name": argument.any_text,
     "priority": argument.optional(argument.whole(0, 9)),

@@ -17,7 +17,7 @@ class Policy(TypedDict, total=False):
 
     - `max_attempts`: deliveries after which a message is dead.
     - `lease_for`: length of a lease if the consumer gives none.
-    - `notify`: whether publishing rings: `always`, `gated` or `off`.
+    - `notify`: whether publishing notifies: `always`, `gated` or `off`.
     - `max_body_bytes`: size of the largest body.
     - `fair_by`: messages of one priority are leased in turns, one of each key: the `group` or the first word of the
       `topic`, unless a header `fair_key` says otherwise.
@@ -56,7 +56,7 @@ class Policy(TypedDict, total=False):
 
 
 def _rule_of(hint: Any) -> argument.Rule:
-    """Return the rule for a type; the database judges the value."""
+    """Return the rule for a type; the database checks the value."""
     kinds = get_args(hint)
     if timedelta in kinds:
         # PostgreSQL also reads a text, such as '5 minutes'.
@@ -89,7 +89,7 @@ def pause_queue(queue_name: str) -> Statement[None]:
 
 
 def resume_queue(queue_name: str) -> Statement[None]:
-    """Allow leasing from a paused queue again, and ring its consumers."""
+    """Allow leasing from a paused queue again, and notify its consumers."""
     return Statement("resume_queue", locals(), nothing)
 
 

@@ -117,7 +117,7 @@ class Pipeline:
         """Say while a block runs how many tasks are done in the stages that Spark is at, and after how long."""
         began = time.monotonic()
 
-        def say() -> None:
+        def log_progress() -> None:
             said = ""
             if not is_remote():  # over Spark Connect nobody sees the tasks
                 tracker = self.spark.sparkContext.statusTracker()
@@ -126,7 +126,7 @@ class Pipeline:
                 said = f"{done} of {quantity(tasks, 'task')} done, "
             log.info("%s %s%s: %sat work for %.0f s", self.pipeline, self.run_id, doing, said, time.monotonic() - began)
 
-        return watching(say)
+        return watching(log_progress)
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -136,7 +136,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def function_or_name(value: Any) -> str | None:
-    """Judge a function; whether a name has one is found out when it is imported."""
+    """Check a function; whether a name has one is found out when it is imported."""
     return None if isinstance(value, str) else function(value)
 
 

@@ -51,7 +51,7 @@ def repair(
     The function gets a DeadMessage and returns a new body, or KEEP, LEAVE or Dismiss(reason) of
     airflow_provider_pgqueue.core. The summary is that of core's `Repair.run`, which does the same in one process.
 
-    A run that finished is not done again. If a run is killed and run again, each message gets one remedy: what was
+    A run that finished is not done again. If a run is killed and run again, each message gets one resolution: what was
     leased is delivered again after `lease_for`. A dry run calls the function and changes nothing, not even its own run.
 
     :param queue: Only dead messages of this queue; needed unless a cause or fingerprints are given.
@@ -110,10 +110,10 @@ def _repaired(pipeline: Pipeline, wanted: Repair, ids: Sequence[int]) -> dict[in
         with database.connect("pgqueue repair", patient=True) as conn:
             return wanted.share(conn, tasks=tasks).work(ids[number::tasks])
 
-    def say() -> None:
-        done = pipeline.ask(verbs.count_remedies(wanted.remedied_by))
-        log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), len(ids))
+    def log_progress() -> None:
+        done = pipeline.ask(verbs.count_resolutions(wanted.resolved_by))
+        log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.resolved_by, *done.values(), len(ids))
 
-    with watching(say):
+    with watching(log_progress):
         found = for_each(pipeline.spark, range(tasks), share, at_once=tasks)
     return {id_: outcome for some in found for id_, outcome in some.items()}

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.export.connection import Session
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
+_POLL_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class LogPace:
     """How often to look at the end of the log, and how much of it to read at once.
 
     :param longest_rest: seconds between two looks, however long they take.
-    :param worth: rest so many times as long as a look takes: at most 2 % of the time.
+    :param worth: rest so many times as long as a poll takes: at most 2 % of the time.
     :param held_for: seconds until an end that does not move is worth a warning, and the next one.
     :param stretch: messages of one SELECT: its snapshot lasts as long as the sink takes them.
     """
@@ -104,31 +104,31 @@ class LogWatch:
         self._queue_names = queue_names or None
         self._pace = pace
         self._after_removal = 0
-        self._rest = min(_LOOK_EVERY, pace.longest_rest)
+        self._rest = min(_POLL_EVERY, pace.longest_rest)
         self._end: LogEnd | None = None
-        self._looked = self._moved = self._warned = 0.0
+        self._polled = self._moved = self._warned = 0.0
 
     def end(self, *, after_removal: int | None = None, now: bool = False) -> LogEnd:
         """Return where the log ends, read lately or `now`, and what is gone since a removal, by default the same."""
         if after_removal not in (None, self._after_removal):
             self._after_removal, now = after_removal, True
-        if self._end is None or now or time.monotonic() - self._looked >= self._rest:
-            self._end = self._look(self._end)
+        if self._end is None or now or time.monotonic() - self._polled >= self._rest:
+            self._end = self._poll(self._end)
         return self._end
 
     def found_nothing(self, seconds: float) -> None:
-        """Rest before the next look by how long the questions of this one took; without a question, as before."""
+        """Rest before the next poll by how long the questions of this one took; without a question, as before."""
         if seconds:
-            self._rest = min(self._pace.longest_rest, max(_LOOK_EVERY, self._pace.worth * seconds))
+            self._rest = min(self._pace.longest_rest, max(_POLL_EVERY, self._pace.worth * seconds))
 
-    def _look(self, before: LogEnd | None) -> LogEnd:
+    def _poll(self, before: LogEnd | None) -> LogEnd:
         asked = verbs.archive_log_end(after_removal=self._after_removal, queue_names=self._queue_names)
         end = LogEnd(**self._session.ask(asked))
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         if before is None or before.horizon != end.horizon:
-            self._moved = self._looked
-        elif end.holder_age is not None and self._looked - max(self._moved, self._warned) >= self._pace.held_for:
-            self._warned = self._looked
+            self._moved = self._polled
+        elif end.holder_age is not None and self._polled - max(self._moved, self._warned) >= self._pace.held_for:
+            self._warned = self._polled
             log.warning(
                 "the log waits at transaction %s: session %s (application %s) has it open for %s and may yet archive",
                 end.horizon,

@@ -93,8 +93,8 @@ ARCHIVE: Final = Table(
         """
         id bigint, queue_name text, result text, created_at timestamptz, leased_at timestamptz, archived_at timestamptz,
         attempts smallint, priority smallint, requeues smallint, requeued_from bigint, handled_by text, details text,
-        reference text, topic text, group_key text, fingerprint text, remedy text, remedied_at timestamptz,
-        remedied_by text, requeued_as bigint, dismissed_for text, headers jsonb, output jsonb, failure jsonb,
+        reference text, topic text, group_key text, fingerprint text, resolution text, resolved_at timestamptz,
+        resolved_by text, requeued_as bigint, dismissed_for text, headers jsonb, output jsonb, failure jsonb,
         message jsonb, xid bigint
         """
     ),

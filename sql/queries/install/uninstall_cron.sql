@@ -1,2 +1,2 @@
--- Nothing happens where pg_cron does no upkeep.
+-- Nothing happens where pg_cron does no maintenance.
 SELECT messages.uninstall_cron();

@@ -48,7 +48,7 @@ def kept(conn: Connection) -> list[str]:
 def test_partitions_of_three_months_are_made_ahead(conn: Connection) -> None:
     names = [name for name, _, _ in partitions(conn)]
     assert len(names) == 4
-    assert run(conn, verbs.upkeep())["partitions_made"] == 0
+    assert run(conn, verbs.maintain())["partitions_made"] == 0
 
 
 def test_partitions_by_day_begin_when_the_months_that_have_messages_end(conn: Connection, queue: Queue) -> None:
@@ -71,7 +71,7 @@ def test_whatever_the_sizes_were_no_period_is_left_out(conn: Connection, sizes: 
     conn.execute("UPDATE messages.archive_policy SET partition_by = %s", [made_by])
     for name, _, _ in partitions(conn):
         conn.execute(f"DROP TABLE messages.{name.removeprefix('messages.')}".encode())
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     for size in sizes:
         run(conn, verbs.partition_archive(size))
         made = partitions(conn)
@@ -87,7 +87,7 @@ def test_retention_drops_a_partition_of_which_nothing_has_to_be_kept(conn: Conne
     age(conn, 60, "orders", "returns")
     age(conn, 50, "orders", "returns")
     before = len(partitions(conn))
-    done = run(conn, verbs.upkeep())
+    done = run(conn, verbs.maintain())
     assert (done["partitions_dropped"], done["archive_deleted"]) == (2, 0)
     assert len(partitions(conn)) == before - 2
     assert kept(conn) == []
@@ -99,7 +99,7 @@ def test_retention_deletes_by_queue_where_another_queue_keeps_longer(conn: Conne
     age(conn, 80, "orders", "returns", "gone")
     age(conn, 75, "orders")
     age(conn, 65, "orders")
-    done = run(conn, verbs.upkeep())
+    done = run(conn, verbs.maintain())
     assert (done["partitions_dropped"], done["archive_deleted"]) == (1, 1)
     assert kept(conn) == ["gone", "orders", "returns"]
 
@@ -112,7 +112,7 @@ def test_the_retention_of_a_queue_outlives_it(conn: Connection) -> None:
     run(conn, verbs.create_queue("again"))
     age(conn, 110, "orders")
     age(conn, 60, "orders", "returns", "forever", "again")
-    done = run(conn, verbs.upkeep())
+    done = run(conn, verbs.maintain())
     assert (done["partitions_dropped"], done["archive_deleted"]) == (1, 1)
     assert kept(conn) == ["again", "forever", "returns"]
     # The last promise counts, and nothing is remembered once there is nothing left to keep it for.
@@ -125,7 +125,7 @@ def test_the_retention_of_a_queue_outlives_it(conn: Connection) -> None:
 def test_retention_waits_for_a_decision_about_a_dead_message(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders", result="failed")
-    assert run(conn, verbs.upkeep())["partitions_dropped"] == 0
+    assert run(conn, verbs.maintain())["partitions_dropped"] == 0
     assert kept(conn) == ["orders"]
     (dead,) = run(conn, verbs.lease_dead("orders"))
     run(conn, verbs.dismiss(dead.lock_token, [dead.id], "too old"))
@@ -135,7 +135,7 @@ def test_retention_waits_for_a_decision_about_a_dead_message(conn: Connection, q
 def test_what_is_older_than_the_oldest_partition_is_refused_after_retention(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders")
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     with pytest.raises(psycopg.errors.CheckViolation, match="archived_before_the_archive_begins"):
         conn.execute(
             "INSERT INTO messages.message_archive (created_at, archived_at, result, message)"
@@ -148,6 +148,6 @@ def test_retention_does_not_wait_for_somebody_who_reads_the_partition(connect: C
     run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders")
     reader.execute("SELECT count(*) FROM messages.message_archive")
-    assert run(conn, verbs.upkeep())["partitions_dropped"] == 0
+    assert run(conn, verbs.maintain())["partitions_dropped"] == 0
     reader.rollback()
     assert conn.execute("SELECT partitions_dropped FROM messages.apply_retention()").fetchone() == (1,)

@@ -1,4 +1,4 @@
-"""The history that the upkeep records: a minute late, and every message once."""
+"""The history that maintenance records: a minute late, and every message once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_arrivals_completions_levels_and_percentiles_are_recorded(conn: Connecti
     run(conn, verbs.publish_batch("orders", [1, 2, 3]))
     run(conn, verbs.publish("orders", 4, delay=HOUR))
     run(conn, verbs.lease("orders"))
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     note(conn)
     found = rows(conn)
     assert (added(found, "arrivals"), added(found, "success"), added(found, "failed")) == (26, 20, 2)
@@ -91,10 +91,10 @@ def test_what_is_recorded_again_is_not_counted_again(conn: Connection, queue: Qu
     assert (total(conn, "arrivals"), total(conn, "success")) == (5, 5)
 
 
-def test_what_the_upkeep_itself_archives_is_counted_once(conn: Connection, queue: Queue) -> None:
+def test_what_maintenance_itself_archives_is_counted_once(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3], expires_in=timedelta(milliseconds=1)))
     for _ in range(3):
-        conn.execute("SELECT messages.upkeep()")
+        conn.execute("SELECT messages.maintain()")
         note(conn)
     assert (total(conn, "arrivals"), total(conn, "expired"), total(conn, "depth")) == (3, 3, 0)
 
@@ -136,7 +136,7 @@ def test_a_transaction_that_is_open_across_two_minutes_is_not_counted(
     assert rows(conn)[-1]["depth"] == 3 or rows(conn)[-2]["depth"] == 3, "levels are right whatever was missed"
 
 
-def test_an_upkeep_that_is_killed_in_between_leaves_its_minute_to_the_next(
+def test_a_maintenance_run_that_is_killed_in_between_leaves_its_minute_to_the_next(
     conn: Connection, other: Connection, queue: Queue
 ) -> None:
     publish_and_archive(conn, 4, queue("orders") and "success")
@@ -161,8 +161,8 @@ def test_two_at_once_count_everything_once(conn: Connection, other: Connection, 
     publish_and_archive(conn, 3)
     record(conn)
     conn.execute("UPDATE messages.history_progress SET next_at = next_at - interval '1 minute'")
-    other.execute("SELECT messages.upkeep()")
-    assert conn.execute("SELECT messages.upkeep() ? 'skipped'").fetchone() == (True,)
+    other.execute("SELECT messages.maintain()")
+    assert conn.execute("SELECT messages.maintain() ? 'skipped'").fetchone() == (True,)
     conn.execute("SET lock_timeout = '10 ms'")
     with pytest.raises(psycopg.errors.LockNotAvailable):
         conn.execute("SELECT messages.record_history()")
@@ -172,7 +172,7 @@ def test_two_at_once_count_everything_once(conn: Connection, other: Connection, 
     assert (total(conn, "arrivals"), total(conn, "success")) == (5, 5)
 
 
-def test_an_upkeep_that_was_away_counts_what_happened_in_its_minutes(conn: Connection, queue: Queue) -> None:
+def test_a_maintenance_run_that_was_away_counts_what_happened_in_its_minutes(conn: Connection, queue: Queue) -> None:
     queue("orders")
     note(conn)
     conn.execute(
@@ -194,7 +194,7 @@ def test_an_upkeep_that_was_away_counts_what_happened_in_its_minutes(conn: Conne
     assert [row["depth"] for row in found if row["depth"] is not None] == [0]
 
 
-def test_a_lot_is_counted_in_parts_and_by_several_upkeeps(conn: Connection, queue: Queue) -> None:
+def test_a_lot_is_counted_in_parts_and_by_several_maintenance_runs(conn: Connection, queue: Queue) -> None:
     queue("orders")
     note(conn)  # what the other tests of this server did since it was installed, at once
     for _ in range(20):
@@ -242,7 +242,7 @@ def test_a_minute_without_a_change_has_no_row_and_is_filled(conn: Connection, qu
     )
     found = rows(conn)
     assert len(found) in (60, 61)
-    # Nothing before it began, and no level in a minute in which no upkeep looked.
+    # Nothing before it began, and no level in a minute in which no maintenance looked.
     assert {row["arrivals"] for row in found[:45]} == {None}
     assert [row["depth"] for row in found if row["depth"] is not None] == [2, 2, 2, 2]
     assert run(conn, verbs.queue_history("idle"))[-1]["depth"] == 0
@@ -294,7 +294,7 @@ def test_retention_bounds_every_table(conn: Connection, queue: Queue) -> None:
         "INSERT INTO messages.audit (at, action, arguments)"
         " VALUES (now() - interval '401 days', 'old', '{}'), (now(), 'new', '{}')"
     )
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     for table in ("history", "history_cause"):
         kept = conn.execute(
             f"SELECT grain, count(*) FROM messages.{table}"  # noqa: S608

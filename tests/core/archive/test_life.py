@@ -45,7 +45,7 @@ def test_a_message_is_followed_from_publish_to_what_repeats_it(conn: Connection,
     assert [(row["entry"], row["details"]) for row in found if row["details"]] == [("attempt failed", "no stock")]
     failure = {"error": "StockError", "message": "none left", "traceback": "secret 2"}
     run(conn, verbs.archive(held.lock_token, [first], result="failed", failure=failure))
-    (again,) = run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[first]), remedied_by="ann"))
+    (again,) = run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[first]), resolved_by="ann"))
     found = life(conn, first)
     assert [row["entry"] for row in found[:3]] == ["published", "leased", "attempt failed"]
     assert [row["entry"] for row in found[3:]] == ["leased", "archived", "requeued"]
@@ -67,7 +67,7 @@ def test_every_attempt_is_part_of_the_life_and_a_cause_while_it_is_retried(conn:
     (cause,) = run(conn, verbs.retried_causes("orders"))
     assert (cause["waiting"], cause["attempts"], cause["newest_id"]) == (1, 1, first)
     assert cause["example"] == "StockError: none of 7 left"
-    conn.execute("SELECT pg_sleep(0.06); SELECT messages.upkeep()")
+    conn.execute("SELECT pg_sleep(0.06); SELECT messages.maintain()")
     (held,) = run(conn, verbs.lease("orders", locked_by="packer 3", lease_for=timedelta(minutes=1)))
     found = life(conn, first)
     assert [(row["entry"], row["attempt"], row["actor"], row["traceback"]) for row in found[1:]] == [
@@ -82,7 +82,7 @@ def test_every_attempt_is_part_of_the_life_and_a_cause_while_it_is_retried(conn:
     )
     assert run(conn, verbs.retried_causes("orders")) == []
     conn.execute("UPDATE messages.failed_attempt SET failed_at = now() - interval '31 days'")
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert conn.execute("SELECT FROM messages.failed_attempt").fetchall() == []
 
 

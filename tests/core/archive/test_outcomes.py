@@ -170,7 +170,7 @@ def test_the_inbox_forgets_after_thirty_days(conn: Connection) -> None:
     assert run(conn, verbs.once("billing", 1))
     assert run(conn, verbs.once("billing", 2))
     conn.execute("UPDATE messages.inbox SET handled_at = handled_at - interval '31 days' WHERE message_id = 1")
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     assert conn.execute("SELECT message_id FROM messages.inbox").fetchall() == [(2,)]
 
 

@@ -458,10 +458,10 @@ def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connectio
     assert pgqueue("requeue", "orders", "--max-requeues", "1", "--dry-run", "--json").json["would_requeue"] == 0
 
 
-def test_remedies_take_what_a_filter_finds_in_short_transactions_and_are_in_the_audit(
+def test_resolutions_take_what_a_filter_finds_in_short_transactions_and_are_in_the_audit(
     pgqueue: Pgqueue, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TUNING, "remedies_at_once", 2)
+    monkeypatch.setattr(TUNING, "resolutions_at_once", 2)
     kill(conn, queue("orders"), "a", "b", "c", "d", "e", "f")
     for id_ in run(conn, verbs.dead_ids("orders"))[::2]:
         died_at(conn, id_, "2020-01-01")
@@ -477,7 +477,9 @@ def test_remedies_take_what_a_filter_finds_in_short_transactions_and_are_in_the_
     assert pgqueue("requeue").status == 2
 
 
-def test_a_remedy_that_stops_at_its_maximum_says_what_is_left(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+def test_a_resolution_that_stops_at_its_maximum_says_what_is_left(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue
+) -> None:
     kill(conn, queue("orders"), "a", "b", "c", "d", result="rejected")
     only = ["orders", "--result", "rejected", "--max"]
     dry = pgqueue("requeue", *only, "3", "--dry-run")
@@ -504,7 +506,7 @@ def test_a_cause_that_is_no_fingerprint_is_refused(
     ended = pgqueue(*command, "--cause", found["fingerprint"], "--cause", "no such cause")
     assert (ended.status, len(run(conn, verbs.dead_ids()))) == (2, 1), "one of two is wrong: nothing is done"
     dry = pgqueue("requeue", "--dry-run", "--cause", "000000000000").out
-    assert "no message without a remedy has the cause 000000000000" in dry
+    assert "no open dead message has the cause 000000000000" in dry
 
 
 def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
@@ -543,19 +545,19 @@ def test_purge_asks_at_a_terminal(
     assert ("error: not confirmed: nothing was changed." in err) == (status == 1)
 
 
-def test_upkeep_prints_its_counts_and_its_help_explains_each(pgqueue: Pgqueue) -> None:
-    counts = pgqueue("upkeep", "--json").json
-    assert {"freed", "archived", "rung"} <= set(counts)
-    explained = pgqueue("upkeep", "--help").out
+def test_maintenance_prints_its_counts_and_its_help_explains_each(pgqueue: Pgqueue) -> None:
+    counts = pgqueue("maintenance", "--json").json
+    assert {"freed", "archived", "notified"} <= set(counts)
+    explained = pgqueue("maintenance", "--help").out
     assert [name for name in counts if name not in explained] == []
-    assert pgqueue("upkeep").out.startswith("did the upkeep: ")
+    assert pgqueue("maintenance").out.startswith("ran maintenance: ")
 
 
 def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: Connection) -> None:
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     ended = pgqueue("doctor", "--json")
     severities = {finding["check_name"]: finding["severity"] for finding in ended.json["findings"]}
-    ours = ("connection", "server", "pooler", "schema", "privileges", "upkeep_mode", "upkeep_lag")
+    ours = ("connection", "server", "pooler", "schema", "privileges", "maintenance_mode", "maintenance_lag")
     assert [severities[one] for one in ours] == ["ok"] * len(ours)
     assert len(severities) > len(ours)
     # The servers of the tests run without fsync, which it finds.
@@ -567,8 +569,8 @@ def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: C
 def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue, conn: Connection) -> None:
     conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
     lines = pgqueue("doctor").out.splitlines()
-    assert lines[0].startswith("critical  upkeep_lag: no upkeep ran since the installation 01:00:")
-    assert lines[1].startswith("          fix: SELECT messages.upkeep()")
+    assert lines[0].startswith("critical  maintenance_lag: no maintenance ran since the installation 01:00:")
+    assert lines[1].startswith("          fix: SELECT messages.maintain()")
     assert re.fullmatch(r"\d problems?; \d+ checks ok, listed by --all\.", lines[-1])
     assert not any(line.startswith("ok ") for line in lines)
     severities = [finding["severity"] for finding in pgqueue("doctor", "--json").json["findings"]]

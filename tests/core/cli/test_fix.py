@@ -18,7 +18,7 @@ Connection = psycopg.Connection[Any]
 # The verbs that a command does: SQL that calls one of them has no place in what the command line prints.
 DONE_BY_A_COMMAND = {
     *("create_queue", "alter_queue", "drop_queue", "pause_queue", "resume_queue", "purge_queue", "status", "publish"),
-    *("dead_causes", "requeue_dead", "dismiss_dead", "message_life", "health", "metrics", "granted_queues", "upkeep"),
+    *("dead_causes", "requeue_dead", "dismiss_dead", "message_life", "health", "metrics", "granted_queues", "maintain"),
     *("search_messages", "workers"),
 }
 

@@ -48,7 +48,7 @@ def test_install_tells_machines_what_it_applied(run_pgqueue: Pgqueue, empty_dsn:
     first = run_pgqueue("install", "--json", "--no-cron", "--dsn", empty_dsn).json
     assert first["schema_version"] == code_version()
     assert first["migrations_applied"] == [script.version for script in scripts() if script.version]
-    assert first["upkeep_mode"] == "airflow"
+    assert first["maintenance_mode"] == "airflow"
     assert run_pgqueue("install", "--json", "--no-cron", "--dsn", empty_dsn).json["migrations_applied"] == []
 
 
@@ -80,10 +80,10 @@ def test_install_says_why_there_are_no_group_roles(run_pgqueue: Pgqueue, empty_d
 
 
 @pytest.mark.cron
-def test_install_lets_pg_cron_do_the_upkeep_where_there_is_one(run_pgqueue: Pgqueue, cron_dsn: str) -> None:
-    assert run_pgqueue("install", "--json", "--dsn", cron_dsn).json["upkeep_mode"] == "pg_cron"
-    assert "pg_cron does the upkeep" in run_pgqueue("install", "--dsn", cron_dsn).out
-    assert run_pgqueue("install", "--no-cron", "--json", "--dsn", cron_dsn).json["upkeep_mode"] == "airflow"
+def test_install_lets_pg_cron_run_maintenance_where_there_is_one(run_pgqueue: Pgqueue, cron_dsn: str) -> None:
+    assert run_pgqueue("install", "--json", "--dsn", cron_dsn).json["maintenance_mode"] == "pg_cron"
+    assert "pg_cron runs maintenance" in run_pgqueue("install", "--dsn", cron_dsn).out
+    assert run_pgqueue("install", "--no-cron", "--json", "--dsn", cron_dsn).json["maintenance_mode"] == "airflow"
 
 
 def test_the_printed_script_installs_with_psql_what_install_does(

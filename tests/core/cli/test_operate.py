@@ -37,7 +37,7 @@ def orders(conn: Connection, queue: Queue) -> str:
     kill(conn, "orders", "no stock", "no shop")
     run(conn, verbs.publish_batch("orders", [1, 2, 3], references=["a", "b", "c"], headers={"shop": 7}))
     run(conn, verbs.lease("orders", locked_by="packer"))
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     return "orders"
 
 
@@ -135,7 +135,7 @@ def test_requeue_says_what_it_left_out(pgqueue: Pgqueue, conn: Connection, queue
     assert "left out" not in pgqueue("requeue", "orders").out
 
 
-def test_ids_that_no_dead_message_has_are_refused_and_what_was_remedied_is_said(
+def test_ids_that_no_dead_message_has_are_refused_and_what_was_resolved_is_said(
     pgqueue: Pgqueue, conn: Connection, orders: str
 ) -> None:
     first, second = dead(conn)
@@ -189,7 +189,7 @@ def test_a_single_message_or_a_cause_is_requeued_or_dismissed(pgqueue: Pgqueue, 
 
 
 @pytest.mark.parametrize("command", [["requeue"], ["dismiss", "--reason", "all", "--yes"]])
-def test_several_causes_are_remedied_in_one_command(
+def test_several_causes_are_resolved_in_one_command(
     pgqueue: Pgqueue, conn: Connection, orders: str, command: list[str]
 ) -> None:
     causes = [row["fingerprint"] for row in pgqueue("dead", "--json").json["causes"]]
@@ -278,7 +278,7 @@ WALK: dict[str, list[str]] = {
     "requeue": ["orders"],
     "dismiss": ["orders", "--reason", "a test", "--yes"],
     "purge": ["orders", "--yes"],
-    "upkeep": [],
+    "maintenance": [],
     "export": ["--target", "/tmp/no partition of the archive is closed"],
 }
 KEEPS_RUNNING = {"tail", "worker"}
@@ -321,7 +321,7 @@ def test_what_strangers_wrote_is_seen_whatever_prints_it(
     verb = verbs.archive(dead.lock_token, [dead.id], result="failed", details=HOSTILE, failure=failure)
     run(conn, verb)
     run(conn, verbs.lease("orders", locked_by=HOSTILE))
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     shown = ""
     commands = {name: WALK[name] for name in READS} | {"show": [str(dead.id)], "requeue": ["orders", "--dry-run"]}
     commands |= {"dismiss": ["orders", "--reason", HOSTILE, "--yes"], "peek orders": ["--reference", HOSTILE]}

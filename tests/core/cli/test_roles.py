@@ -93,7 +93,7 @@ def severities(ended: Ended) -> dict[str, str]:
     return {one["check_name"]: one["severity"] for one in ended.json["findings"]}
 
 
-@pytest.mark.parametrize("group", ["publisher", "consumer", "observer", "upkeep", "reader", "pipeline", "admin"])
+@pytest.mark.parametrize("group", ["publisher", "consumer", "observer", "maintenance", "reader", "pipeline", "admin"])
 def test_doctor_has_no_complaint_about_a_group_role_that_may_do_what_it_is_for(packer: As, group: str) -> None:
     found = severities(packer(group, "doctor", "--json"))
     assert found["privileges"] == "ok"

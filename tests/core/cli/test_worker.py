@@ -258,7 +258,7 @@ def test_a_second_ctrl_c_when_a_process_has_done_its_work_loses_no_count(work: W
         ("handlers", "names no function"),
         (":pack", "names no function"),
         ("no_such_handlers:pack", "cannot be imported (ModuleNotFoundError: No module named 'no_such_handlers')"),
-        ("broken:pack", "No module named 'no_such_module'). The module was found: mend what it raises."),
+        ("broken:pack", "No module named 'no_such_module'). The module was found: fix what it raises."),
         ("handlers:nope", "has no function 'nope'"),
         ("handlers:LIMIT", "has no function 'LIMIT'"),
         (

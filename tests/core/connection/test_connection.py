@@ -83,7 +83,7 @@ def test_a_host_that_is_silent_leaves_time_for_the_next(dsn: str, silent_port: i
         looked.set()
 
     async def listen() -> None:
-        # With as many seconds for each host as a look has.
+        # With as many seconds for each host as a poll has.
         listener = Listener(lambda: connect_async(**(given | hosts), connect_timeout=2), look, deadline=2)
         listening = asyncio.create_task(listener.run())
         async with asyncio.timeout(30):

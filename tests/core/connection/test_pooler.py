@@ -298,7 +298,7 @@ def test_a_transaction_in_statement_mode_names_the_mode(
 def test_doctor_tells_of_the_pooler_and_finds_no_fault_with_it(
     pooled_dsn: str, conn: Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     run_program(["doctor", "--json", "--dsn", pooled_dsn])
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert [one["severity"] for one in findings if one["check_name"] == "pooler"] == ["notice"]

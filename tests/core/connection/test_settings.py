@@ -167,7 +167,7 @@ def python_walk(conn: Connection) -> Outcome:
     step("dead", lambda: [(d.result, d.oldest_age.days) for d in run(conn, verbs.dead_queues([queue]))])
     step("archive_log_end", lambda: type(run(conn, verbs.archive_log_end())))
     step("archive_partitions", partitions)
-    step("upkeep", lambda: sorted(run(conn, verbs.upkeep())))
+    step("maintenance", lambda: sorted(run(conn, verbs.maintain())))
     step("health", lambda: [f.check_name for f in run(conn, verbs.health())])
     step("drop_queue", lambda: run(conn, verbs.drop_queue(queue, force=True)))
     return found
@@ -270,13 +270,13 @@ def test_the_settings_of_a_session_do_not_change_what_is_installed(
 
 
 @pytest.mark.cron
-def test_row_security_off_stops_neither_the_upkeep_nor_what_looks_at_pg_cron(cron_dsn: str) -> None:
+def test_row_security_off_stops_neither_maintenance_nor_what_looks_at_pg_cron(cron_dsn: str) -> None:
     with connect(cron_dsn) as plain, connect(cron_dsn, options="-c row_security=off") as session:
         run(plain, verbs.install_cron(CRON_ROLE))
         plain.execute("SET ROLE messages_owner")
         session.execute("SET ROLE messages_owner")
-        assert sorted(run(session, verbs.upkeep())) == sorted(run(plain, verbs.upkeep()))
-        assert run(session, verbs.upkeep_mode()) == "pg_cron"
+        assert sorted(run(session, verbs.maintain())) == sorted(run(plain, verbs.maintain()))
+        assert run(session, verbs.maintenance_mode()) == "pg_cron"
         found = [finding for finding in run(session, verbs.health()) if finding.check_name.startswith("cron")]
         assert [finding.severity for finding in found] == ["ok", "ok"]
 

@@ -139,11 +139,11 @@ def test_failures_of_many_kinds_and_wishes_of_the_handler_stop_nothing(
     assert Consumer(queue_name="orders", handle=mixed).drain(conn).total() == 1500
 
 
-def test_outcomes_that_cannot_be_kept_stop_within_a_thousand(
+def test_outcomes_that_cannot_be_stored_stop_within_a_thousand(
     conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(2000))))
-    with pytest.raises(HandlerBroken, match="outcomes that cannot be kept"):
+    with pytest.raises(HandlerBroken, match="outcomes that cannot be stored"):
         Consumer(queue_name="orders", handle=lambda message: Success(output=float("nan"))).drain(conn)
     assert attempts(conn) == {0: 1000}
     assert len(caplog.records) <= 12

@@ -22,7 +22,7 @@ from psycopg.types.json import JsonbBinaryLoader
 from airflow_provider_pgqueue.core import ConnectionFailed, Consumer, Message, run, verbs
 from airflow_provider_pgqueue.core.client import end_statement
 from airflow_provider_pgqueue.core.signals import stop_on_signals
-from airflow_provider_pgqueue.core.worker import Bell
+from airflow_provider_pgqueue.core.worker import Waker
 from tests.core.consumer.test_wind_up import left, results
 from tests.waiting import PATIENCE, until, until_waiting
 
@@ -38,10 +38,10 @@ class TimeIsOver(BaseException):
 
 @pytest.fixture(autouse=True)
 def alarm() -> Iterator[None]:
-    def ring(number: int, frame: object) -> None:
+    def on_alarm(number: int, frame: object) -> None:
         raise TimeIsOver
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, on_alarm)
     yield
     signal.signal(signal.SIGALRM, before)
 
@@ -225,7 +225,7 @@ def test_the_statement_of_another_thread_is_not_canceled(conn: Connection, conne
 INSIDE_OF_WHAT_IT_CALLS = """
 import signal, sys
 from airflow_provider_pgqueue.core import Consumer, Worker
-from airflow_provider_pgqueue.core.worker import Bell
+from airflow_provider_pgqueue.core.worker import Waker
 
 def interrupt(frame, event, argument):
     signal.raise_signal(signal.SIGTERM)
@@ -237,9 +237,9 @@ def interrupted(call, *arguments, by):
     call(*arguments)
     sys.settrace(None)
 
-bell = Bell()
-interrupted(bell.ring, by=bell.ring)
-interrupted(bell.wait, 3600, by=bell.ring)
+waker = Waker()
+interrupted(waker.wake, by=waker.wake)
+interrupted(waker.wait, 3600, by=waker.wake)
 worker = Worker(conninfo="", consumer=Consumer(queue_name="orders", handle=print))
 interrupted(worker.stop, by=worker.stop)
 """
@@ -323,11 +323,11 @@ def test_a_signal_at_any_line_stops_a_worker(dsn: str, queue: Callable[..., str]
     run_program(AT_EACH_LINE, dsn)
 
 
-def test_a_ring_is_kept_for_the_next_wait_and_many_are_one() -> None:
-    bell = Bell()
+def test_a_notification_is_kept_for_the_next_wait_and_many_are_one() -> None:
+    waker = Waker()
     for _ in range(1000):
-        bell.ring()
-    bell.wait(3600)
+        waker.wake()
+    waker.wait(3600)
     began = time.monotonic()
-    bell.wait(0.01)
+    waker.wait(0.01)
     assert time.monotonic() - began >= 0.01

@@ -61,7 +61,7 @@ def test_a_message_that_ends_its_process_dies_alone(
     while left(conn):
         deaths += not subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).stdout
         until_leases_expire(conn)
-        run(conn, verbs.upkeep())
+        run(conn, verbs.maintain())
     assert results(conn) == ended(120, "failed" if "sys" in end else "lock_expired")
     assert deaths == 4
     attempts = "SELECT attempts, count(*) FROM messages.message_archive GROUP BY 1"
@@ -111,7 +111,7 @@ def abandon(conn: Connection, number: int) -> None:
     """Let a lease of so many messages end."""
     assert len(run(conn, verbs.lease("orders", max_messages=number, lease_for=timedelta(milliseconds=1)))) == number
     until_leases_expire(conn)
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
 
 
 def batches(conn: Connection) -> list[list[int]]:

@@ -98,7 +98,7 @@ def test_an_idle_worker_takes_a_message_as_soon_as_the_lease_of_another_ends(
     assert timedelta(0) <= min(lates) < timedelta(seconds=0.2)
 
 
-def test_who_is_rung_for_hears_it_before_anything_is_asked(dsn: str, conn: Connection, queue: Queue) -> None:
+def test_who_is_notified_hears_it_before_anything_is_asked(dsn: str, conn: Connection, queue: Queue) -> None:
     queue("orders")
     seen: list[str] = []
 
@@ -106,19 +106,19 @@ def test_who_is_rung_for_hears_it_before_anything_is_asked(dsn: str, conn: Conne
         seen.append("look")
 
     async def listen() -> None:
-        listener = Listener(lambda: connect_async(dsn), look, poll_interval=60, on_ring=lambda: seen.append("ring"))
+        listener = Listener(lambda: connect_async(dsn), look, poll_interval=60, on_notify=lambda: seen.append("notify"))
         listening = asyncio.create_task(listener.run())
         await asyncio.to_thread(until, lambda: seen)
         await asyncio.to_thread(run, conn, verbs.publish("orders", 1))
-        await asyncio.to_thread(until, lambda: "ring" in seen and seen[-1] == "look")
+        await asyncio.to_thread(until, lambda: "notify" in seen and seen[-1] == "look")
         listening.cancel()
         await asyncio.wait([listening])
 
     asyncio.run(listen())
-    assert seen[:3] == ["look", "ring", "look"]
+    assert seen[:3] == ["look", "notify", "look"]
 
 
-def test_the_thread_that_rang_waits_again_without_another_turn(dsn: str, conn: Connection, queue: Queue) -> None:
+def test_the_thread_that_notified_waits_again_without_another_turn(dsn: str, conn: Connection, queue: Queue) -> None:
     queue("orders")
     seen: list[str] = []
 
@@ -130,7 +130,7 @@ def test_the_thread_that_rang_waits_again_without_another_turn(dsn: str, conn: C
     async def look(listening: psycopg.AsyncConnection[Any]) -> None:
         seen.append("look")
 
-    listener = Listener(lambda: connect_async(dsn), look, poll_interval=60, on_ring=lambda: seen.append("ring"))
+    listener = Listener(lambda: connect_async(dsn), look, poll_interval=60, on_notify=lambda: seen.append("notify"))
     # Nothing else runs on its loop, where it would take turns of its own.
     loop = asyncio.SelectorEventLoop(Turns())
     listening = loop.create_task(listener.run())
@@ -139,12 +139,12 @@ def test_the_thread_that_rang_waits_again_without_another_turn(dsn: str, conn: C
     try:
         until(lambda: "look" in seen)
         run(conn, verbs.publish("orders", 1))
-        until(lambda: "ring" in seen and seen[-1] != "ring")
+        until(lambda: "notify" in seen and seen[-1] != "notify")
     finally:
         loop.call_soon_threadsafe(listening.cancel)
         thread.join(10)
         loop.close()
-    assert seen[seen.index("ring") + 1] == "wait"
+    assert seen[seen.index("notify") + 1] == "wait"
 
 
 def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection, queue: Queue) -> None:

@@ -26,7 +26,7 @@ def die(conn: Connection, number: int) -> list[int]:
 
 
 def dead(conn: Connection) -> dict[int, UUID | None]:
-    """Return the tokens of the dead messages that have no remedy yet."""
+    """Return the tokens of the dead messages that are still open."""
     return dict(conn.execute("SELECT id, lock_token FROM messages.dead_message").fetchall())
 
 
@@ -120,15 +120,15 @@ def test_a_name_that_is_too_long_for_the_index_is_refused_or_cut(conn: Connectio
     leased = run(conn, verbs.lease_dead("orders", locked_by=name))
     token, (first, second) = leased[0].lock_token, [message.id for message in leased]
     for statement in (
-        verbs.requeue(token, [first], remedied_by=name),
-        verbs.dismiss(token, [first], "not needed", remedied_by=name),
+        verbs.requeue(token, [first], resolved_by=name),
+        verbs.dismiss(token, [first], "not needed", resolved_by=name),
     ):
-        with pytest.raises(InvalidArgument, match="remedied_by has 3000 characters"):
+        with pytest.raises(InvalidArgument, match="resolved_by has 3000 characters"):
             run(conn, statement)
     run(conn, verbs.requeue(token, [first]))
     run(conn, verbs.dismiss(token, [second], "not needed"))
-    remedies = run(conn, verbs.remedies([first, second]))
-    assert {remedied_by for _, remedied_by in remedies.values()} == {name[:600]}
+    resolutions = run(conn, verbs.resolutions([first, second]))
+    assert {resolved_by for _, resolved_by in resolutions.values()} == {name[:600]}
 
 
 def test_dead_messages_whose_partition_is_not_there_keep_nobody_from_a_turn(conn: Connection, queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""Repair of dead messages in one process: each gets one remedy, whatever the function says and whatever dies."""
+"""Repair of dead messages in one process: each gets one resolution, whatever the function says and whatever dies."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def keep(message: Any) -> Any:
     return KEEP
 
 
-def remedies(conn: Connection) -> dict[str | None, int]:
-    return dict(conn.execute("SELECT remedy, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
+def resolutions(conn: Connection) -> dict[str | None, int]:
+    return dict(conn.execute("SELECT resolution, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
 
 
 def bodies(conn: Connection) -> list[Any]:
@@ -101,7 +101,7 @@ def test_a_repaired_message_succeeds_and_both_versions_stay(conn: Connection, de
     summary = repair(add_city, batch_size=10).run(conn)
     assert summary == {
         "requeued": 25,
-        **dict.fromkeys(["dismissed", "left", "invalid", "raised", "lost", "held", "remedied", "unknown"], 0),
+        **dict.fromkeys(["dismissed", "left", "invalid", "raised", "lost", "held", "resolved", "unknown"], 0),
         "ids": {"requeued": ids},
         "stopped": None,
         "dry_run": False,
@@ -109,7 +109,7 @@ def test_a_repaired_message_succeeds_and_both_versions_stay(conn: Connection, de
     conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 100)")
     rows = conn.execute(
         """
-        SELECT old.id, old.message ->> 'city', new.message ->> 'city', new.result, old.remedied_by
+        SELECT old.id, old.message ->> 'city', new.message ->> 'city', new.result, old.resolved_by
           FROM messages.message_archive old JOIN messages.message_archive new ON new.requeued_from = old.id
          ORDER BY old.id
         """
@@ -183,7 +183,7 @@ def test_a_body_that_the_validator_refuses_stays_dead_and_is_named(conn: Connect
 
     summary = repair(keep, "night 2", validator=no_five).run(conn)
     assert summary["ids"] == {"requeued": [ids[4]], "invalid": [ids[5]]}
-    assert remedies(conn) == {"requeued": 5, None: 1}
+    assert resolutions(conn) == {"requeued": 5, None: 1}
 
 
 def test_functions_are_found_by_their_names(conn: Connection, dead: Die) -> None:
@@ -271,7 +271,7 @@ def test_a_canary_that_dies_again_stops_the_run_each_time(conn: Connection, conn
     assert (summary["requeued"], summary["stopped"]) == (5, "the canary died again")
     assert summary["canary"] == {"requeued": 5, "died_again": 5}
     assert repair(keep, canary=5).run(conn)["stopped"] == "the canary died again"
-    assert remedies(conn) == {"requeued": 5, None: 30}
+    assert resolutions(conn) == {"requeued": 5, None: 30}
 
 
 def test_a_canary_of_which_few_die_again_lets_the_others_follow(conn: Connection, connect: Connect, dead: Die) -> None:
@@ -286,7 +286,7 @@ def test_a_canary_that_nobody_handles_in_time_stops_the_run(conn: Connection, de
     dead(10)
     summary = repair(keep, canary=2, canary_wait=timedelta(milliseconds=10)).run(conn)
     assert summary["stopped"] == "the canary was not finished in time"
-    assert remedies(conn) == {"requeued": 2, None: 8}
+    assert resolutions(conn) == {"requeued": 2, None: 8}
 
 
 def test_a_canary_of_which_nothing_was_requeued_stops_the_run(conn: Connection, dead: Die) -> None:
@@ -304,7 +304,7 @@ def test_a_canary_for_which_nothing_waits_is_not_waited_for(conn: Connection, de
 def test_a_rate_is_not_exceeded(conn: Connection, dead: Die) -> None:
     dead(20)
     repair(keep, max_per_second=10).run(conn)
-    (moments,) = conn.execute("SELECT array_agg(remedied_at ORDER BY 1) FROM messages.message_archive").fetchone() or ()
+    (moments,) = conn.execute("SELECT array_agg(resolved_at ORDER BY 1) FROM messages.message_archive").fetchone() or ()
     assert moments[-1] - moments[0] >= timedelta(seconds=0.9)
     assert moments[9] - moments[0] < timedelta(seconds=0.9)
 
@@ -360,7 +360,7 @@ def test_each_batch_is_reported(conn: Connection, dead: Die) -> None:
     assert said == [{"requeued": 10}, {"requeued": 19, "left": 1}, {"requeued": 24, "left": 1}]
 
 
-def test_two_at_once_give_each_message_one_remedy(conn: Connection, connect: Connect, dead: Die) -> None:
+def test_two_at_once_give_each_message_one_resolution(conn: Connection, connect: Connect, dead: Die) -> None:
     ids = dead(200)
     both = threading.Barrier(2, timeout=30)
     summaries: list[dict[str, Any]] = []
@@ -381,7 +381,7 @@ def test_two_at_once_give_each_message_one_remedy(conn: Connection, connect: Con
     for thread in threads:
         thread.join()
     assert sum(summary["requeued"] for summary in summaries) == len(ids)
-    assert sum(summary["requeued"] + summary["remedied"] for summary in summaries) == 2 * len(ids)
+    assert sum(summary["requeued"] + summary["resolved"] for summary in summaries) == 2 * len(ids)
     assert conn.execute("SELECT count(*), count(DISTINCT requeued_from) FROM messages.message").fetchone() == (200, 200)
 
 
@@ -408,12 +408,12 @@ def test_a_lease_that_was_taken_over_meanwhile_loses_its_message_alone(
         if message.id == ids[1]:
             other.execute("UPDATE messages.dead_message SET lock_expires_at = now() WHERE id = %s", [message.id])
             (taken,) = run(other, verbs.lease_dead(verbs.DeadFilter("orders", ids=[message.id])))
-            run(other, verbs.dismiss(taken.lock_token, [taken.id], "mine", remedied_by="somebody"))
+            run(other, verbs.dismiss(taken.lock_token, [taken.id], "mine", resolved_by="somebody"))
         return KEEP
 
     summary = repair(be_robbed).run(conn)
     assert summary["ids"] == {"requeued": [ids[0], ids[2]], "lost": [ids[1]]}
-    assert remedies(conn) == {"requeued": 2, "dismissed": 1}
+    assert resolutions(conn) == {"requeued": 2, "dismissed": 1}
 
 
 def test_what_a_renewal_finds_lost_is_not_asked_about(
@@ -443,15 +443,15 @@ def test_what_somebody_else_holds_is_waited_for(conn: Connection, connect: Conne
     session = connect(application_name="waits")
     thread = threading.Thread(target=lambda: found.append(repair(keep).run(session)))
     thread.start()
-    # It asks for remedies again and again once it has done what it could.
+    # It asks for resolutions again and again once it has done what it could.
     patience = time.monotonic() + 30
-    asked = "SELECT FROM pg_stat_activity WHERE application_name = 'waits' AND query LIKE '%messages.remedies%'"
+    asked = "SELECT FROM pg_stat_activity WHERE application_name = 'waits' AND query LIKE '%messages.resolutions%'"
     while conn.execute(asked.encode()).rowcount == 0 and time.monotonic() < patience:
         conn.execute("SELECT pg_sleep(0.005)")
     run(conn, verbs.release_dead(given_back.lock_token, [given_back.id]))
     run(conn, verbs.dismiss(dismissed.lock_token, [dismissed.id], "not ours"))
     thread.join()
-    assert found[0]["ids"] == {"requeued": [given_back.id, ids[2]], "remedied": [dismissed.id]}
+    assert found[0]["ids"] == {"requeued": [given_back.id, ids[2]], "resolved": [dismissed.id]}
 
 
 def test_what_stays_held_is_named(conn: Connection, dead: Die) -> None:
@@ -461,7 +461,7 @@ def test_what_stays_held_is_named(conn: Connection, dead: Die) -> None:
     assert summary["ids"] == {"requeued": [ids[1]], "held": [ids[0]]}
 
 
-def test_killed_between_lease_and_settling_and_run_again_each_message_has_one_remedy(
+def test_killed_between_lease_and_settling_and_run_again_each_message_has_one_resolution(
     conn: Connection, dsn: str, dead: Die, tmp_path: Path
 ) -> None:
     ids = dead(40)
@@ -487,7 +487,7 @@ def test_killed_between_lease_and_settling_and_run_again_each_message_has_one_re
     environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)}
     killed = subprocess.run([sys.executable, str(tmp_path / "deadly.py")], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert remedies(conn) == {"requeued": 20, None: 20}
+    assert resolutions(conn) == {"requeued": 20, None: 20}
     assert conn.execute("SELECT count(*) FROM messages.dead_message WHERE lock_token IS NOT NULL").fetchone() == (10,)
     summary = repair(keep, max_messages=35, lease_for=timedelta(seconds=2)).run(conn)
     assert (summary["requeued"], summary["ids"]["requeued"]) == (35, ids[20:35])
@@ -510,9 +510,9 @@ def test_a_consumer_may_repair_and_a_team_only_its_queue(dsn: str, conn: Connect
                 repair(keep).run(team)
             with pytest.raises(PgQueueError, match="limited to its queues"):
                 repair(keep, queue_name=None, ids=[1]).run(team)
-            assert run(team, verbs.count_remedies("repair bob's")) == {"requeued": 0, "dismissed": 0}
+            assert run(team, verbs.count_resolutions("repair bob's")) == {"requeued": 0, "dismissed": 0}
             assert run(team, verbs.requeued_results("repair bob's", 10))["requeued"] == 0
-        assert run(conn, verbs.count_remedies("repair bob's")) == {"requeued": 1, "dismissed": 0}
+        assert run(conn, verbs.count_resolutions("repair bob's")) == {"requeued": 1, "dismissed": 0}
     finally:
         for role in ("repair_bob", "repair_team"):
             conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
@@ -586,9 +586,9 @@ def test_ids_that_no_dead_message_has_are_counted(
     alive = run(conn, verbs.publish("orders", 1))
     assert repair(keep, ids=[first]).run(conn)["unknown"] == 0
     summary = repair(keep, "night 2", ids=[first, second, alive, 10**9]).run(conn)
-    # The first has its remedy already, from another run.
+    # The first has its resolution already, from another run.
     assert (summary["requeued"], summary["unknown"]) == (1, 2)
     assert summary["ids"] == {"requeued": [second], "unknown": [alive, 10**9]}
     assert repair(keep, "night 3", ids=[10**9], dry_run=True).run(conn)["unknown"] == 1
     assert run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[10**9]))) == []
-    assert "none of the 1 id given is a dead message that waits for a remedy" in caplog.text
+    assert "none of the 1 id given is an open dead message" in caplog.text

@@ -152,7 +152,7 @@ def test_who_handled_a_dead_message_is_its_run_however_that_ended(conn: Connecti
     )
     if result == "lock_expired":
         until_leases_expire(conn)
-        run(conn, verbs.upkeep())
+        run(conn, verbs.maintain())
     else:
         end(conn, one, result)
     assert [row[3] for row in dead(conn)] == [f"handle/{one.run_id}"]
@@ -264,8 +264,8 @@ def test_a_failed_run_whose_message_died_dismisses_it_when_it_is_cleared_and_suc
     assert end(conn, only, "success") == 1
     assert run(conn, verbs.dead_ids("orders")) == []
     assert results(conn) == {id_: "failed"}
-    remedy = conn.execute("SELECT remedy, dismissed_for FROM messages.message_archive").fetchone()
-    assert remedy == ("dismissed", f"run {only.run_id} succeeded")
+    resolution = conn.execute("SELECT resolution, dismissed_for FROM messages.message_archive").fetchone()
+    assert resolution == ("dismissed", f"run {only.run_id} succeeded")
 
 
 def test_a_cleared_run_does_not_take_messages_from_the_run_of_the_next_attempt(conn: Connection, queue: Queue) -> None:
@@ -427,7 +427,7 @@ def test_ended_dispatches_are_kept_for_a_month(conn: Connection, queue: Queue) -
     conn.execute(
         "UPDATE messages.dispatch SET ended_at = ended_at - interval '31 days' WHERE run_id = %s", [old.run_id]
     )
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     assert conn.execute("SELECT count(*) FROM messages.dispatch").fetchone() == (2,)
     assert bodies(conn, new) == [1]
 

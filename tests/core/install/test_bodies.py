@@ -62,7 +62,7 @@ def test_each_name_in_a_function_exists(checked: Connection) -> None:
     [
         ("extend", "lock_expires_at > moment", "lock_expires_on > moment", "column m.lock_expires_on does not exist"),
         (
-            "look",
+            "scan_queue",
             "messages.fill_groups(",
             "messages.fill_group(",
             "function messages.fill_group(text, integer) does not",

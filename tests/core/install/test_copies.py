@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
-from tests.core.upkeep.test_health import check
+from tests.core.maintenance.test_health import check
 from tests.waiting import LONGEST_STATEMENT, until
 from tools import server_user
 from tools.postgres import Cluster, fleeting_place
@@ -55,7 +55,7 @@ def goes_on(conn: Connection, ids: list[int]) -> None:
     end = run(conn, verbs.archive_log_end())["horizon"]
     (seen,) = conn.execute("SELECT sum(messages) FROM messages.split_archive_log(0, %s)", [end]).fetchone() or (0,)
     assert seen == 2
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     bad = [one for one in run(conn, verbs.health()) if one.severity == "critical"]
     assert bad == []
 
@@ -104,7 +104,7 @@ def test_a_logical_replica_takes_over(
     ).fetchone()
     columns = conn.execute(
         "SELECT string_agg(attname, ', ') FROM pg_attribute WHERE attrelid = 'messages.queue'::regclass"
-        " AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('look_due', 'rate_mark')"
+        " AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('scan_due', 'rate_mark')"
     ).fetchone()
     published = f"{tables[0]}, messages.queue ({columns[0]})"
     conn.execute(f"CREATE PUBLICATION pgqueue FOR TABLE {published} WITH (publish_via_partition_root = true)".encode())
@@ -121,7 +121,7 @@ def test_a_logical_replica_takes_over(
         found = check(copy, "copy")
         assert found.severity == "critical"
         assert "which is taken" in found.finding
-        assert found.fix == "SET statement_timeout = 0; SELECT messages.take_over()"
+        assert found.fix == "SET statement_timeout = 0; SELECT messages.adopt_copy()"
         copy.execute(found.fix)
         migrate(copy)
         assert check(copy, "copy").severity == "ok"
@@ -177,7 +177,7 @@ def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Clu
             # What was leased is leased until its time is over. What ended or came later has not happened.
             assert [message.id for message in run(conn, verbs.lease("orders", max_messages=5))] == [second]
             conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE id = %s", [first])
-            run(conn, verbs.upkeep())
+            run(conn, verbs.maintain())
             assert [message.id for message in run(conn, verbs.lease("orders", max_messages=5))] == [first]
             assert conn.execute("SELECT FROM messages.message WHERE id = %s", [later]).rowcount == 0
             assert run(conn, verbs.publish("orders", 4)) > second

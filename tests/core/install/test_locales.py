@@ -39,5 +39,5 @@ def test_names_and_topics_are_the_same_in_a_turkish_database(turkish: Connection
     migrate(turkish)
     turkish.execute("SELECT messages.create_queue('iii'), messages.bind_topic('iii', 'I.i.#')")
     assert turkish.execute("SELECT count(*) FROM messages.publish_topic('I.i.x', '1')").fetchone() == (1,)
-    turkish.execute("SELECT messages.upkeep()")
+    turkish.execute("SELECT messages.maintain()")
     assert turkish.execute("SELECT FROM messages.health() WHERE finding LIKE 'not checked%'").rowcount == 0

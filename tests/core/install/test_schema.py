@@ -144,7 +144,7 @@ def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
     "found",
     [
         "CREATE SCHEMA messages; CREATE TABLE messages.inbox (sender text)",
-        "CREATE SCHEMA messages; CREATE TABLE messages.upkeep_run (only_row boolean)",
+        "CREATE SCHEMA messages; CREATE TABLE messages.maintenance_run (only_row boolean)",
         "CREATE SCHEMA messages; CREATE FUNCTION messages.chat() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
         "CREATE SCHEMA messages; CREATE DOMAIN messages.chat AS text",
         'CREATE SCHEMA messages; CREATE COLLATION messages.chat FROM "C"',

@@ -209,7 +209,7 @@ def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(
     load.stop()
     assert load.failures == []
     # The next lease looks at all of the queue, also at what was committed behind a mark.
-    conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+    conn.execute("SELECT setval(scan_due, 1) FROM messages.queue")
     while work(conn):
         pass
     published = 1 + load.done["published"] + load.done["published a note"]

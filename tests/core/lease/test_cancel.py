@@ -99,7 +99,7 @@ def test_the_next_of_the_group_follows_a_cancelled_one(conn: Connection, queue: 
 
 def test_the_history_counts_what_was_cancelled_and_not_as_dead(conn: Connection, queue: Queue) -> None:
     queue("orders")
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     ids = run(conn, verbs.publish_batch("orders", [1, 2, 3]))
     run(conn, verbs.cancel("orders", ids))
     note(conn)

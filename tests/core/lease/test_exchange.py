@@ -122,7 +122,7 @@ def test_what_was_lost_meanwhile_is_told_and_the_loop_goes_on(
 
     counts = consumer(handle).drain(conn)
     assert counts["lost"] == 1
-    run(conn, verbs.upkeep())  # which finds it for certain
+    run(conn, verbs.maintain())  # which finds it for certain
     assert counts + consumer(handle).drain(conn) == {"success": 4, "lost": 1}
     assert results(conn) == dict.fromkeys(range(4), "success")
     assert "the lease of 1 message ended" in caplog.text
@@ -138,7 +138,7 @@ def test_all_of_a_batch_may_be_lost(conn: Connection, connect: Connect, queue: Q
 
     counts = consumer(handle).drain(conn)
     assert counts["lost"] == 2
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     assert counts + consumer(handle).drain(conn) == {"success": 2, "lost": 2}
 
 

@@ -1,4 +1,4 @@
-"""Groups: in order, one in flight, and nothing is stranded, though no upkeep runs."""
+"""Groups: in order, one in flight, and nothing is stranded, though no maintenance runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.verbs import Statement
-from tests.core.lease.test_marks import bodies, look_again
+from tests.core.lease.test_marks import bodies, scan_again
 from tests.waiting import until, until_leases_expire
 
 Connection = psycopg.Connection[Any]
@@ -57,7 +57,7 @@ def drained(conn: Connection) -> dict[str, list[Any]]:
     seen: defaultdict[str, list[Any]] = defaultdict(list)
 
     def empty() -> bool:
-        look_again(conn)
+        scan_again(conn)
         for message in lease(conn):
             seen[str(message.group_key)].append(message.body)
             finish(conn, message)
@@ -95,20 +95,20 @@ def test_a_head_that_comes_back_goes_before_the_rest_of_its_group(
     (head,) = lease(other, lease_for=timedelta(milliseconds=1))
     assert head.body == "a1"
     until_leases_expire(conn)
-    look_again(conn)
+    scan_again(conn)
     (head,) = lease(conn)
     assert head.body == "a1"
     run(conn, verbs.release(head.lock_token, [head.id], delay=HOUR))
-    look_again(conn)
+    scan_again(conn)
     assert lease(other) == []
 
 
 @pytest.mark.parametrize(
-    ("dies", "remedy"),
+    ("dies", "resolution"),
     [("failed", "dismissed"), ("failed", "requeued"), ("failed", "skipped"), ("lock_expired", "requeued")],
 )
-def test_a_dead_head_blocks_its_group_until_it_has_a_remedy(
-    conn: Connection, other: Connection, queue: Queue, dies: str, remedy: str
+def test_a_dead_head_blocks_its_group_until_it_is_resolved(
+    conn: Connection, other: Connection, queue: Queue, dies: str, resolution: str
 ) -> None:
     queue("orders", max_attempts=1)
     publish(conn, "a1", "a2")
@@ -119,17 +119,17 @@ def test_a_dead_head_blocks_its_group_until_it_has_a_remedy(
     else:
         finish(conn, head, dies)
     for session in (conn, other):
-        look_again(conn)
+        scan_again(conn)
         assert lease(session) == []
     assert conn.execute("SELECT result FROM messages.message_archive").fetchall() == [(dies,)]
-    if remedy == "dismissed":
+    if resolution == "dismissed":
         (dead,) = run(other, verbs.lease_dead("orders"))
         run(other, verbs.dismiss(dead.lock_token, [dead.id], "an order of a test"))
-    elif remedy == "requeued":
+    elif resolution == "requeued":
         run(other, verbs.requeue_dead("orders"))
     else:
         run(other, verbs.alter_queue("orders", on_dead_head="skip"))
-    assert drained(conn) == {"a": ["a1", "a2", "a3"] if remedy == "requeued" else ["a2", "a3"]}
+    assert drained(conn) == {"a": ["a1", "a2", "a3"] if resolution == "requeued" else ["a2", "a3"]}
 
 
 def test_a_dead_head_is_skipped_where_the_queue_says_so_and_goes_first_when_it_is_requeued(
@@ -191,11 +191,11 @@ def test_what_a_transaction_leased_that_is_still_open_is_in_flight(
     publish(conn, "a2")
     (a2,) = lease(idle)
     late.commit()
-    look_again(other)
+    scan_again(other)
     assert lease(other) == []  # a1 was published first, and nobody else can see that a2 is leased
     getattr(idle, ends)()
     if ends == "commit":
-        look_again(other)
+        scan_again(other)
         assert lease(other) == []
         finish(idle, a2)
         idle.commit()
@@ -219,7 +219,7 @@ def test_an_idle_consumer_that_looked_at_a_group_holds_up_nobody_and_strands_not
     assert bodies([a2, b1]) == ["a2", "b1"]
     finish(other, b1)
     getattr(idle, ends)()
-    look_again(conn)
+    scan_again(conn)
     assert lease(conn) == []
     finish(conn, a2)
     assert bodies(lease(conn)) == ([] if delay else ["a3"])
@@ -259,7 +259,7 @@ def patiently(conn: Connection, verb: Statement[T]) -> T:
 def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_time(
     connect: Connect, queue: Queue, level: str
 ) -> None:
-    """Four consumers that crash and roll back, three publishers that commit late or not at all, and no upkeep."""
+    """Four consumers that crash and roll back, three publishers that commit late or not at all, and no maintenance."""
     queue("orders", max_attempts=1000)
     groups = "abcdefghijklmnopqrstuvwxy"
     stop = threading.Event()
@@ -387,7 +387,7 @@ def test_a_purge_of_a_long_group_takes_as_long_as_the_group_is(
 def test_a_waiter_looks_again_soon_while_an_open_transaction_holds_the_head(
     conn: Connection, other: Connection, idle: Connection, queue: Queue, finish_by: str
 ) -> None:
-    """Nobody rings at the commit: the next was published, and put behind, before it."""
+    """Nobody notifies at the commit: the next was published, and put behind, before it."""
     queue("orders")
     publish(conn, "a1")
     if finish_by == "archive":
@@ -400,5 +400,5 @@ def test_a_waiter_looks_again_soon_while_an_open_transaction_holds_the_head(
     (found,) = run(other, verbs.scan(["orders"]))
     assert found.next_in <= timedelta(seconds=1)
     idle.commit()
-    until(lambda: run(other, verbs.scan(["orders"]))[0].ready, timeout=3, what="the look that finds it")
+    until(lambda: run(other, verbs.scan(["orders"]))[0].ready, timeout=3, what="the scan that finds it")
     assert bodies(lease(other)) == ["a2"]

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from tests.core.lease.test_groups import drained, finish, lease, publish
-from tests.core.lease.test_marks import bodies, look_again
+from tests.core.lease.test_marks import bodies, scan_again
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -87,7 +87,7 @@ def test_a_message_that_a_look_does_not_see_is_found_by_the_next(
     finish(conn, head)
     begin(stricter)
     publisher.commit()
-    look_again(conn)
+    scan_again(conn)
     assert lease(stricter) == []
     stricter.execute("COMMIT")
     assert drained(conn) == {"a": ["a2"]}

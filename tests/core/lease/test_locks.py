@@ -39,17 +39,17 @@ def patient(connect: Connect) -> Connection:
     return connect(options="-c lock_timeout=3s")
 
 
-def test_upkeep_leaves_partitions_to_the_next_one_while_the_archive_is_in_use(
+def test_maintenance_leaves_partitions_to_the_next_one_while_the_archive_is_in_use(
     conn: Connection, connect: Connect, queue: Queue
 ) -> None:
     queue()
     lose_last_partition(conn)
     holder = connect()
     use_archive(holder)
-    [(done,)] = patient(connect).execute("SELECT messages.upkeep()")
+    [(done,)] = patient(connect).execute("SELECT messages.maintain()")
     assert done["partitions_made"] == 0
     holder.rollback()
-    [(done,)] = conn.execute("SELECT messages.upkeep()")
+    [(done,)] = conn.execute("SELECT messages.maintain()")
     assert done["partitions_made"] == 1
 
 
@@ -132,14 +132,14 @@ def test_a_transaction_that_creates_more_queues_than_the_server_can_lock_is_told
         run(conn, verbs.create_queue(f"queue_{number}"))
 
 
-def test_an_upkeep_drops_no_more_sequences_than_a_transaction_can_lock(conn: Connection) -> None:
+def test_a_maintenance_run_drops_no_more_sequences_than_a_transaction_can_lock(conn: Connection) -> None:
     conn.execute(
         "INSERT INTO messages.unused_sequence (sequence, since)"
         " SELECT n::oid::regclass, clock_timestamp() - interval '2 hours'"
         " FROM generate_series(4000000000, 4000001499) n"
     )
     for left in (500, 0):
-        run(conn, verbs.upkeep())
+        run(conn, verbs.maintain())
         assert conn.execute("SELECT FROM messages.unused_sequence").rowcount == left
 
 
@@ -167,7 +167,7 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
         run(conn, verbs.purge_queue("orders"))
 
 
-UPKEEP = "SELECT messages.upkeep()"
+MAINTENANCE = "SELECT messages.maintain()"
 
 
 def test_a_run_that_was_refused_and_is_asked_for_does_not_hold_up_the_dispatcher(
@@ -224,10 +224,10 @@ def test_what_nobody_has_to_wait_for_leaves_out_what_another_transaction_does(
     conn: Connection, connect: Connect, queue: Queue
 ) -> None:
     queue("orders")
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     holder = connect(autocommit=False)
-    holder.execute(UPKEEP.encode())
-    assert conn.execute(UPKEEP.encode()).fetchone() == ({"skipped": "another upkeep is running"},)
+    holder.execute(MAINTENANCE.encode())
+    assert conn.execute(MAINTENANCE.encode()).fetchone() == ({"skipped": "another maintenance run is in progress"},)
     holder.rollback()
     holder.execute("SELECT messages.lock_export('message_archive_202601')")
     taken = "SELECT messages.lock_export('message_archive_2026' || part) FROM unnest(ARRAY['01', '02']) AS part"

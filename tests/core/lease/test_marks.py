@@ -29,15 +29,15 @@ def finish(conn: Connection, messages: list[Message]) -> None:
         run(conn, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
 
 
-def look_again(conn: Connection) -> None:
+def scan_again(conn: Connection) -> None:
     """Let the next lease look at all of the queue."""
-    conn.execute("SELECT setval(look_due, 1) FROM messages.queue WHERE queue_name = 'orders'")
+    conn.execute("SELECT setval(scan_due, 1) FROM messages.queue WHERE queue_name = 'orders'")
 
 
-def look_later(conn: Connection) -> None:
+def scan_later(conn: Connection) -> None:
     """Let nobody look at all of the queue while the test lasts."""
     conn.execute(
-        "SELECT setval(look_due, (extract(epoch FROM clock_timestamp() + interval '50 s') * 1000000)::bigint)"
+        "SELECT setval(scan_due, (extract(epoch FROM clock_timestamp() + interval '50 s') * 1000000)::bigint)"
         " FROM messages.queue WHERE queue_name = 'orders'"
     )
 
@@ -71,13 +71,13 @@ def test_an_idle_consumer_that_made_a_lane_holds_nobody_up(conn: Connection, con
     queue("orders")
     run(conn, verbs.publish_batch("orders", ["first", "next", "last"], priority=7))
     idle = connect(autocommit=False)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(idle)) == ["first"]
     conn.execute("SET statement_timeout = '5s'")
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == ["next"]
     idle.rollback()
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == ["first"]
 
 
@@ -122,7 +122,7 @@ def test_a_mark_and_a_look_set_to_any_value_strand_nothing(conn: Connection, que
     run(conn, verbs.publish_batch("orders", list(range(3))))
     lease(conn)
     conn.execute("SELECT setval(mark, %s) FROM messages.lane WHERE mark IS NOT NULL", [value])
-    conn.execute("SELECT setval(look_due, %s) FROM messages.queue", [value])
+    conn.execute("SELECT setval(scan_due, %s) FROM messages.queue", [value])
     until(lambda: bodies(lease(conn, 3)) == [1, 2])
 
 
@@ -132,16 +132,16 @@ def test_a_mark_and_a_look_set_to_any_value_strand_nothing(conn: Connection, que
         "DELETE FROM messages.lane",
         "UPDATE messages.lane SET mark = NULL",
         "DO $$ DECLARE mark regclass; BEGIN FOR mark IN SELECT l.mark FROM messages.lane l WHERE l.mark IS NOT NULL"
-        " UNION ALL SELECT q.look_due FROM messages.queue q"
+        " UNION ALL SELECT q.scan_due FROM messages.queue q"
         " LOOP EXECUTE format('DROP SEQUENCE %s', mark); END LOOP; END $$",
     ],
 )
-def test_the_upkeep_makes_lanes_again(conn: Connection, queue: Queue, damage: str) -> None:
+def test_maintenance_makes_lanes_again(conn: Connection, queue: Queue, damage: str) -> None:
     queue("orders")
     run(conn, verbs.publish("orders", "high", priority=9))
     run(conn, verbs.publish("orders", "usual"))
     conn.execute(damage.encode())
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert bodies(lease(conn, 3)) == ["high", "usual"]
     run(conn, verbs.publish("orders", "low", priority=0))
     assert bodies(lease(conn, 3)) == ["low"]
@@ -161,7 +161,7 @@ def test_a_message_that_comes_back_at_once_keeps_its_place_and_one_with_a_delay_
     run(conn, verbs.release(failed.lock_token, [failed.id], back_off=True))
     assert bodies(lease(conn)) == [returned.body]
     time.sleep(0.05)
-    look_again(conn)
+    scan_again(conn)
     *first, one, other = bodies(lease(conn, 30))
     assert first == [crashed.body, *range(4, 20)]
     assert {one, other} == {delayed.body, failed.body}
@@ -176,14 +176,14 @@ def test_what_comes_back_goes_before_what_was_never_leased_amid_a_batch(
     run(conn, verbs.publish_batch("orders", list(range(1000))))
     time.sleep(0.01)
     early = lease(conn, 10, lease_for=timedelta(milliseconds=20) if how == "a lease that ended" else None)
-    look_later(conn)
+    scan_later(conn)
     lease(conn, 300)
     lease(conn)  # leaves the mark at the last message that it found
     if how == "a release":
         run(conn, verbs.release(early[0].lock_token, [message.id for message in early]))
     else:
         time.sleep(0.05)
-        look_again(conn)
+        scan_again(conn)
     assert bodies(lease(conn, 20)) == [*range(10), *range(311, 321)]
 
 
@@ -193,14 +193,14 @@ def test_what_leases_gave_back_goes_before_what_a_look_has_found_ready(conn: Con
     finish(conn, lease(conn, 5))
     leased = lease(conn, 5)
     conn.execute("SELECT messages.correct_marks('orders')")
-    look_later(conn)
+    scan_later(conn)
     run(conn, verbs.release(leased[0].lock_token, [message.id for message in leased]))
     assert bodies(lease(conn, 10)) == list(range(5, 15))
 
 
 def test_a_lease_moves_the_mark_right_before_the_first_message_that_it_found(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
-    look_later(conn)
+    scan_later(conn)
     recent = "SELECT FROM messages.message WHERE visible_at > clock_timestamp() - interval '10 ms'"
     until(lambda: conn.execute(recent).rowcount == 0, what="the mark to be allowed to reach it")
     assert bodies(lease(conn)) == [1]
@@ -216,7 +216,7 @@ def test_a_publisher_that_commits_within_five_milliseconds_needs_no_look(
     late = connect(autocommit=False)
 
     def found_in_time() -> list[Message]:
-        look_later(conn)
+        scan_later(conn)
         run(late, verbs.publish("orders", "late"))
         run(conn, verbs.publish("orders", "early"))
         early = lease(conn)
@@ -224,7 +224,7 @@ def test_a_publisher_that_commits_within_five_milliseconds_needs_no_look(
         ((passed,),) = conn.execute("SELECT max(leased_at) - min(visible_at) FROM messages.message").fetchall()
         found = lease(conn)
         assert found or passed > timedelta(milliseconds=4)  # as on a busy machine
-        look_again(conn)
+        scan_again(conn)
         for messages in (early, found, lease(conn)):
             finish(conn, messages)
         return found
@@ -236,7 +236,7 @@ def test_a_mark_ahead_of_the_clock_hides_nothing(conn: Connection, queue: Queue)
     queue("orders")
     run(conn, verbs.publish_batch("orders", list(range(3))))
     lease(conn)
-    look_later(conn)
+    scan_later(conn)
     conn.execute("SELECT setval(mark, 4000000000000000) FROM messages.lane WHERE mark IS NOT NULL")
     assert bodies(lease(conn)) == [1]
     assert run(conn, verbs.consume("orders"))[0].body == 2
@@ -251,7 +251,7 @@ def test_a_look_that_is_due_after_the_clock_went_back_is_due_now(conn: Connectio
         "SELECT setval(mark, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM messages.lane"
         " WHERE mark IS NOT NULL"
     )
-    conn.execute("SELECT setval(look_due, 4000000000000000) FROM messages.queue")
+    conn.execute("SELECT setval(scan_due, 4000000000000000) FROM messages.queue")
     assert bodies(lease(conn)) == [1]
 
 
@@ -270,7 +270,7 @@ def test_what_others_of_a_group_hide_is_leased_at_once(conn: Connection, queue: 
     run(conn, verbs.publish("orders", "a1", group_key="a"))
     run(conn, verbs.publish("orders", "b1", group_key="b"))
     assert bodies(lease(conn, 2)) == ["a1", "b1"]
-    look_later(conn)
+    scan_later(conn)
     run(conn, verbs.publish_batch("orders", ["a2", "a3", "b2", "alone"], group_keys=["a", "a", "b", None]))
     assert bodies(lease(conn)) == ["alone"]
 
@@ -293,7 +293,7 @@ def test_the_next_of_a_group_needs_no_look_when_a_dead_one_is_dismissed(conn: Co
     run(conn, verbs.archive(head.lock_token, [head.id], result="failed"))
     assert lease(conn) == []
     (dead,) = run(conn, verbs.lease_dead("orders"))
-    look_later(conn)
+    scan_later(conn)
     run(conn, verbs.dismiss(dead.lock_token, [dead.id], "why"))
     assert bodies(lease(conn)) == ["a2"]
 
@@ -311,7 +311,7 @@ def test_a_lease_from_a_lane_without_a_mark_ends(conn: Connection, queue: Queue)
     queue("orders")
     run(conn, verbs.publish("orders", 1))
     conn.execute("UPDATE messages.lane SET mark = NULL WHERE queue_name = 'orders'")
-    look_later(conn)
+    scan_later(conn)
     assert [message.body for message in lease(conn, lease_for=timedelta(milliseconds=100))] == [1]
     assert conn.execute("SELECT count(*) FROM messages.timer").fetchone() == (1,)
     until(lambda: lease(conn), what="the end of the lease")
@@ -321,7 +321,7 @@ def test_a_lease_that_finds_enough_does_not_look_where_the_group_roles_were_left
     conn: Connection, queue: Queue
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
-    look_later(conn)
+    scan_later(conn)
     conn.execute("SET track_functions = 'all'")
     with conn.transaction(force_rollback=True):
         conn.execute(

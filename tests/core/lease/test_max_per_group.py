@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from tests.core.lease.test_groups import HOUR, finish, idle, lease, other, publish
-from tests.core.lease.test_marks import bodies, look_again
+from tests.core.lease.test_marks import bodies, scan_again
 from tests.waiting import until, until_past
 
 Connection = psycopg.Connection[Any]
@@ -64,9 +64,9 @@ def test_where_several_may_be_leased_a_delayed_one_lets_others_pass(
     publish(conn, "a1", "a2", "a3", "a4", "a5")
     for message in lease(conn):
         run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(other)) == ["a3", "a4"]
-    look_again(conn)
+    scan_again(conn)
     assert lease(conn) == []
 
 
@@ -77,7 +77,7 @@ def test_a_lease_that_ended_lets_one_in_and_not_two(conn: Connection, other: Con
     (a2,) = lease(other, max_messages=1)
     assert bodies([a1, a2]) == ["a1", "a2"]
     until_past(conn, a1.lock_expires_at)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == ["a1"]
     assert lease(other) == []
 
@@ -90,7 +90,7 @@ def test_a_dead_message_blocks_the_rest_of_its_group_or_not_as_the_queue_says(
     publish(conn, "a1", "a2", "a3")
     a1, a2 = lease(conn)
     finish(conn, a1, "failed")
-    look_again(other)
+    scan_again(other)
     assert bodies(lease(other)) == ([] if on_dead_head == "block" else ["a3"])
     if on_dead_head == "block":
         (dead,) = run(other, verbs.lease_dead("orders"))
@@ -113,7 +113,7 @@ def test_a_larger_limit_lets_more_in_at_once_and_a_smaller_one_waits_until_enoug
     leased = [(a1, a2, a3)[number] for number in order]
     for message in leased[:2]:
         finish(conn, message)
-        look_again(conn)
+        scan_again(conn)
         assert lease(conn) == []
     finish(conn, leased[2])
     assert bodies(lease(conn)) == ["a4"]
@@ -129,7 +129,7 @@ def test_two_that_end_at_the_same_time_leave_no_room_that_a_look_does_not_fill(
     finish(idle, a1)
     finish(other, a2)
     idle.commit()
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == ["a4", "a5"]
 
 

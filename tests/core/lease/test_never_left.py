@@ -1,6 +1,6 @@
-"""Who waits is never left: from the commit that makes room to the next lease, with looks switched off.
+"""Who waits is never left: from the commit that makes room to the next lease, with scans switched off.
 
-The marks are not corrected and no upkeep runs, so nothing but leases and timers finds what is ready.
+The marks are not corrected and no maintenance runs, so nothing but leases and timers finds what is ready.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.core.errors import PgQueueError
-from tests.core.lease.test_marks import bodies, look_later
+from tests.core.lease.test_marks import bodies, scan_later
 from tests.waiting import heard, until
 
 Connection = psycopg.Connection[Any]
@@ -92,11 +92,11 @@ def test_what_a_transaction_lets_in_is_leased_once_it_commits(
     queue("orders")
     publish(conn, "a1", "a2")
     if verb == "consume":
-        look_later(conn)
+        scan_later(conn)
         assert bodies(run(idle, verbs.consume("orders"))) == ["a1"]
     else:
         (a1,) = lease(conn)
-        look_later(conn)
+        scan_later(conn)
         if verb == "archive":
             finish(idle, a1)
         elif verb == "release":
@@ -112,7 +112,7 @@ def test_a_lease_that_ended_in_an_open_transaction_comes_back(conn: Connection, 
     queue("orders")
     publish(conn, "1")
     run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
-    look_later(conn)
+    scan_later(conn)
     time.sleep(0.05)
     idle.execute("SELECT messages.end_due('orders')")
     others_move_the_mark(conn)
@@ -127,7 +127,7 @@ def test_a_delay_that_ends_while_a_transaction_has_the_message_comes_back(
     queue("orders")
     publish(conn, "1")
     (message,) = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     session = idle if held == "released" else conn
     run(session, verbs.release(message.lock_token, [message.id], delay=timedelta(milliseconds=10)))
     idle.execute("SELECT FROM messages.message_rows WHERE id = %s FOR UPDATE", [message.id])
@@ -143,7 +143,7 @@ def test_a_message_is_found_that_is_committed_after_its_group_ended(
     queue("orders")
     publish(conn, "a1")
     (a1,) = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     publish(idle, "a2")
     finish(conn, a1)
     assert lease(conn) == []
@@ -158,7 +158,7 @@ def test_a_message_is_found_that_was_published_while_its_group_ends(
     queue("orders")
     publish(conn, "a1")
     (a1,) = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     finish(idle, a1)
     publish(conn, "a2")
     assert lease(conn) == []
@@ -170,7 +170,7 @@ def test_an_end_that_sees_an_old_snapshot_leaves_nobody(conn: Connection, strict
     queue("orders")
     publish(conn, "a1")
     (a1,) = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     strict.execute("SELECT 1")
     publish(conn, "a2")
     assert lease(conn) == []
@@ -186,7 +186,7 @@ def test_a_next_one_that_another_transaction_has_keeps_its_turn(
     queue("orders")
     _, a2, _ = publish(conn, "a1", "a2", "a3")
     (a1,) = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     if held == "locked":
         idle.execute("SELECT FROM messages.message_rows WHERE id = %s FOR UPDATE", [a2])
     else:
@@ -205,7 +205,7 @@ def test_an_open_transaction_holds_up_no_group_but_its_own(
 ) -> None:
     queue("orders")
     publish(conn, "a1", "b1", "c1")
-    look_later(conn)
+    scan_later(conn)
     take = verbs.lease if verb == "lease" else verbs.consume
     (first,) = run(idle, take("orders", max_messages=1))
     assert sorted(bodies(lease(conn))) == sorted({"a1", "b1", "c1"} - {first.body})
@@ -214,7 +214,7 @@ def test_an_open_transaction_holds_up_no_group_but_its_own(
 def test_a_lease_that_is_rolled_back_gives_its_group_back(conn: Connection, idle: Connection, queue: Queue) -> None:
     queue("orders")
     publish(conn, "a1", "a2")
-    look_later(conn)
+    scan_later(conn)
     assert bodies(lease(idle)) == ["a1"]
     others_move_the_mark(conn)
     idle.rollback()
@@ -263,10 +263,10 @@ def test_sixty_sessions_that_are_killed_and_hold_rows_leave_nobody(connect: Conn
                     pids[place] = session.info.backend_pid
 
     def disturb() -> None:
-        """Keep looks switched off, kill sessions, and lock single rows for a moment."""
+        """Keep scans switched off, kill sessions, and lock single rows for a moment."""
         session, locks, chance = connect(), connect(autocommit=False), random.Random(0)
         while not stop.wait(0.1):
-            look_later(session)
+            scan_later(session)
             session.execute("SELECT pg_terminate_backend(%s)", [chance.choice(list(pids.values()))])
             with suppress(psycopg.Error):
                 locks.execute("SELECT FROM messages.message_rows ORDER BY random() LIMIT 1 FOR UPDATE SKIP LOCKED")
@@ -304,7 +304,7 @@ def test_what_ends_in_an_old_snapshot_without_a_place_leaves_nobody(
     if verb == "dismiss":
         run(conn, verbs.archive(a1.lock_token, [a1.id], result="failed"))
         (dead,) = run(conn, verbs.lease_dead("orders"))
-    look_later(conn)
+    scan_later(conn)
     strict.execute("SELECT 1 FROM messages.message")
     publish(conn, "a2")
     assert lease(conn) == []
@@ -322,7 +322,7 @@ def test_a_lease_in_an_old_snapshot_forgets_no_group(
     queue("orders")
     publish(conn, "a1")
     (a1,) = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     finish(idle, a1)
     publish(conn, "a2")
     strict.execute("SELECT 1 FROM messages.message")
@@ -336,7 +336,7 @@ def test_a_dead_message_that_blocks_nobody_lets_the_next_in(conn: Connection, qu
     queue("orders", max_attempts=1, on_dead_head="skip")
     publish(conn, "a1", "a2")
     assert len(run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))) == 1
-    look_later(conn)
+    scan_later(conn)
     assert next_of(conn) == ["a2"]
 
 
@@ -347,7 +347,7 @@ def test_a_group_of_several_places_uses_each_that_a_delay_gives_up_and_waits_for
     run(conn, verbs.publish("orders", "a0", group_key="a", delay=timedelta(milliseconds=300)))
     publish(conn, "a1", "a2", "a3")
     a1, a2 = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     run(conn, verbs.release(a1.lock_token, [a1.id], delay=timedelta(hours=1)))
     assert next_of(conn) == ["a3"]
     finish(conn, a2)
@@ -356,7 +356,7 @@ def test_a_group_of_several_places_uses_each_that_a_delay_gives_up_and_waits_for
 
 def test_the_first_of_a_group_keeps_its_turn_while_it_is_delayed(conn: Connection, queue: Queue) -> None:
     queue("orders")
-    look_later(conn)
+    scan_later(conn)
     run(conn, verbs.publish("orders", "a1", group_key="a", delay=timedelta(hours=1)))
     publish(conn, "a2")
     assert lease(conn) == []
@@ -364,7 +364,7 @@ def test_the_first_of_a_group_keeps_its_turn_while_it_is_delayed(conn: Connectio
 
 def test_an_arrival_with_a_delay_is_let_in_at_its_end_where_others_may_pass(conn: Connection, queue: Queue) -> None:
     queue("orders", max_leased_per_group=2)
-    look_later(conn)
+    scan_later(conn)
     run(conn, verbs.publish("orders", "a1", group_key="a", delay=timedelta(milliseconds=300)))
     assert next_of(conn) == ["a1"]
 
@@ -386,7 +386,7 @@ def test_what_plain_sql_leased_waits_in_its_group_once_its_lease_has_ended(
     queue("orders", max_leased_per_group=limit)
     publish(conn, *published)
     a1, *_ = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     conn.execute(by.encode())
 
     def came_back() -> bool:
@@ -405,7 +405,7 @@ def test_a_message_that_plain_sql_moves_to_another_group_leaves_its_place_to_the
     queue("orders")
     publish(conn, "a1", "a2")
     run(conn, verbs.scan(["orders"]))
-    look_later(conn)
+    scan_later(conn)
     conn.execute("UPDATE messages.message SET group_key = 'b' WHERE message = to_jsonb('a1'::text)")
     found: list[Message] = []
     until(lambda: found.extend(lease(conn)) or len(found) == 2, timeout=SOON, what="both messages")
@@ -419,7 +419,7 @@ def test_the_next_of_a_group_follows_what_plain_sql_archives(
     queue("orders")
     publish(conn, "a1", "a2")
     (a1,) = lease(conn)
-    look_later(conn)
+    scan_later(conn)
     idle.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
     archive_by_plain_sql(idle, a1)
     idle.commit()
@@ -453,7 +453,7 @@ def test_a_message_that_expired_in_its_group_does_not_hide_what_became_ready(con
     queue("orders")
     publish(conn, "1")
     assert bodies(lease(conn)) == ["1"]
-    look_later(conn)
+    scan_later(conn)
     # A timer lets a1 into its group, one says that it has expired, one that the lease of "1" has ended. All are due.
     publish(conn, "a1")
     conn.execute("UPDATE messages.message SET expires_at = clock_timestamp() WHERE group_key = 'a'")

@@ -76,8 +76,8 @@ class Transaction:
     def purge(self) -> None:
         run(self.conn, verbs.purge_queue("others"))
 
-    def upkeep(self) -> None:
-        run(self.conn, verbs.upkeep())
+    def maintenance(self) -> None:
+        run(self.conn, verbs.maintain())
 
 
 VERBS = [name for name in vars(Transaction) if not name.startswith("_") and name != "queue"]

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core.message import ReadyQueue
 from airflow_provider_pgqueue.core.worker import Worker
 from tests.core.consumer.test_worker import working
 from tests.core.lease.test_groups import idle, lease, other, publish
-from tests.core.lease.test_marks import bodies, look_again
+from tests.core.lease.test_marks import bodies, scan_again
 from tests.waiting import until, until_past
 
 Connection = psycopg.Connection[Any]
@@ -215,7 +215,7 @@ def test_a_time_from_before_the_clock_went_back_is_none(conn: Connection, queue:
 
 
 @pytest.mark.parametrize("lost", ["dropped", "not copied"])
-def test_without_its_sequence_nothing_is_leased_beyond_the_rate_and_the_upkeep_makes_it_again(
+def test_without_its_sequence_nothing_is_leased_beyond_the_rate_and_maintenance_makes_it_again(
     conn: Connection, queue: Queue, lost: str
 ) -> None:
     queue("orders", **THREE)
@@ -228,7 +228,7 @@ def test_without_its_sequence_nothing_is_leased_beyond_the_rate_and_the_upkeep_m
     else:
         conn.execute("UPDATE messages.queue SET rate_mark = NULL WHERE queue_name = 'orders'")
         assert number(conn) == 0
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert (number(conn), number(conn)) == (3, 0)
 
 
@@ -245,7 +245,7 @@ def test_nobody_looks_again_before_the_next_lease_may_begin(conn: Connection, qu
     queue("orders", **THREE)
     run(conn, verbs.publish_batch("orders", range(3)))
     assert number(conn) == 3
-    look_again(conn)
+    scan_again(conn)
     found = ready(conn)
     assert found.next_in < timedelta(minutes=5), "a lease ends then"
     run(conn, verbs.publish("orders", 1))
@@ -263,7 +263,7 @@ CALLS = """
 def test_a_worker_handles_one_when_it_may_and_asks_for_nothing_in_between(
     dsn: str, conn: Connection, queue: Queue
 ) -> None:
-    """With a poll interval of a minute; without a ring, because all were published before it began."""
+    """With a poll interval of a minute; without a notification, because all were published before it began."""
     database = sql.Identifier(conn.info.dbname)
     conn.execute(sql.SQL("ALTER DATABASE {} SET track_functions = 'all'").format(database))
     queue("orders", rate_limit=2)

@@ -103,4 +103,4 @@ def test_marks_are_read_once_and_not_for_each_message(conn: Connection, queue: Q
         found = ready(conn)
         ((after,),) = conn.execute(calls).fetchall()
     assert found.ready == 200
-    assert 1 <= after - before <= 20, "ten lanes, and a look"
+    assert 1 <= after - before <= 20, "ten lanes, and a scan"

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import LeaseLost
-from tests.core.lease.test_marks import bodies, finish, lease, look_again, look_later
+from tests.core.lease.test_marks import bodies, finish, lease, scan_again, scan_later
 from tests.waiting import heard, until, until_leases_expire
 
 Connection = psycopg.Connection[Any]
@@ -66,7 +66,7 @@ def test_what_is_left_of_a_lease_that_was_finished_in_part_comes_back(
     messages = lease(conn, 4, lease_for=HOUR)
     finish(conn, [messages[0], messages[2]])
     pass_time(conn, hours_later)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn, 4)) == [1, 3]
 
 
@@ -78,7 +78,7 @@ def test_what_is_left_of_a_lease_that_took_two_tries_comes_back(conn: Connection
     assert bodies(messages) == ["alone", "g1"]
     finish(conn, [messages[0]])
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn, 2)) == ["g1"]
 
 
@@ -96,7 +96,7 @@ def test_what_is_left_of_two_timers_that_ended_at_one_time_comes_back(conn: Conn
     )
     finish(conn, messages[:2])
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn, 4)) == [2, 3]
 
 
@@ -107,7 +107,7 @@ def test_a_lease_that_was_extended_goes_on_and_ends(conn: Connection, queue: Que
     run(conn, verbs.extend(message.lock_token, [message.id], lease_for=2 * HOUR))
     for hours, found in ((1, []), (1, [1])):
         pass_time(conn, hours)
-        look_again(conn)
+        scan_again(conn)
         assert bodies(lease(conn)) == found
 
 
@@ -117,7 +117,7 @@ def test_a_lease_that_was_made_shorter_ends_sooner(conn: Connection, queue: Queu
     (message,) = lease(conn, lease_for=3 * HOUR)
     run(conn, verbs.extend(message.lock_token, [message.id], lease_for=HOUR))
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == [1]
 
 
@@ -127,7 +127,7 @@ def test_what_ended_comes_back_also_in_a_queue_that_never_runs_short(conn: Conne
     publish(conn, *range(10))
     lease(conn, lease_for=HOUR)
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     found = lease(conn) if verb == "lease" else run(conn, verbs.consume("orders"))
     assert bodies(found) == [0]
 
@@ -137,7 +137,7 @@ def test_what_has_just_ended_comes_back_though_no_look_is_due(conn: Connection, 
     queue("orders")
     publish(conn, 1)
     lease(conn, lease_for=SOON)
-    look_later(conn)
+    scan_later(conn)
     time.sleep(0.05)
     found = lease(conn) if verb == "lease" else run(conn, verbs.consume("orders"))
     assert bodies(found) == [1]
@@ -151,7 +151,7 @@ def test_a_delay_is_not_cut_short_by_the_timer_of_an_earlier_one(conn: Connectio
     conn.execute("UPDATE messages.timer SET at = at + interval '1 hour'")  # it is late: nobody came by meanwhile
     lease_and_release(conn, delay=9 * HOUR)
     conn.execute("UPDATE messages.timer SET at = at - interval '1 hour'")
-    look_again(conn)
+    scan_again(conn)
     assert lease(conn) == []
 
 
@@ -168,7 +168,7 @@ def test_a_lease_that_begins_while_another_session_ends_what_is_due_goes_on(
     dies, comes_back = lease(conn, 2, lease_for=2 * HOUR)
     run(conn, verbs.release(comes_back.lock_token, [comes_back.id], delay=HOUR, count_attempt=False))
     pass_time(conn, 2)
-    look_later(conn)
+    scan_later(conn)
     holds_up, ends = connect(autocommit=False), connect()
     holds_up.execute(
         "INSERT INTO messages.dead_message (id, archived_at, queue_name, result) VALUES (%s, now(), 'orders', '')",
@@ -205,7 +205,7 @@ def test_whoever_consumes_one_in_a_long_transaction_keeps_little_of_what_ended(
         lease(conn, lease_for=HOUR)
     conn.execute("UPDATE messages.message_rows SET lock_expires_at = now() - %s", [due_since])
     conn.execute("UPDATE messages.timer SET at = now() - %s", [due_since])
-    look_again(conn)
+    scan_again(conn)
     idle = connect(autocommit=False)
     assert len(run(idle, verbs.consume("orders"))) == 1
     assert len([*lease(conn, 100), *lease(conn, 100)]) >= 80
@@ -219,10 +219,10 @@ def test_nobody_waits_for_whoever_ends_what_is_due(conn: Connection, connect: Co
     ends = connect(autocommit=False)
     assert ends.execute("SELECT freed FROM messages.end_due('orders')").fetchall() == [(1,)]
     conn.execute("SET statement_timeout = '5s'")
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn, 2)) == [2]
     ends.rollback()
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == [1]
 
 
@@ -236,11 +236,11 @@ def test_what_a_session_has_locked_when_its_lease_ends_comes_back_later(
     holds = connect(autocommit=False)
     holds.execute("SELECT FROM messages.message FOR UPDATE")
     conn.execute("SET statement_timeout = '5s'")
-    look_again(conn)
+    scan_again(conn)
     assert lease(conn) == []
     holds.rollback()
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == [1]
 
 
@@ -263,18 +263,18 @@ EXPIRING: dict[str, Callable[[Connection], object]] = {
 }
 
 
-@pytest.mark.parametrize("who", ["lease", "upkeep"])
+@pytest.mark.parametrize("who", ["lease", "maintenance"])
 def test_what_expires_is_archived_whichever_way_it_came_in(conn: Connection, queue: Queue, who: str) -> None:
     queue("orders")
     for number, (way, publish_it) in enumerate(EXPIRING.items(), 1):
         publish_it(conn)
         conn.execute("SELECT messages.end_due('orders')")  # nothing is due yet
         pass_time(conn, 1)
-        look_again(conn)
+        scan_again(conn)
         if who == "lease":
             assert lease(conn) == [], way
         else:
-            run(conn, verbs.upkeep())
+            run(conn, verbs.maintain())
         assert ended_as(conn) == ["expired"] * number, way
 
 
@@ -282,7 +282,7 @@ def test_what_has_expired_is_not_leased_before_anybody_looks(conn: Connection, q
     queue("orders")
     run(conn, verbs.publish("orders", 1, expires_in=HOUR))
     pass_time(conn, 2)
-    look_later(conn)
+    scan_later(conn)
     assert lease(conn) == []
     assert run(conn, verbs.consume("orders")) == []
 
@@ -292,11 +292,11 @@ def test_what_expires_while_it_is_leased_is_archived_when_the_lease_ends(conn: C
     run(conn, verbs.publish("orders", 1, expires_in=HOUR))
     (message,) = lease(conn, lease_for=3 * HOUR)
     pass_time(conn, 2)
-    look_again(conn)
+    scan_again(conn)
     lease(conn)
     assert ended_as(conn) == []
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     lease(conn)
     assert ended_as(conn) == ["lock_expired"]
     with pytest.raises(LeaseLost):
@@ -313,11 +313,11 @@ def test_the_lease_of_a_run_that_was_cleared_ends(conn: Connection, queue: Queue
     assert timers(conn) == []
     assert bodies(run(conn, verbs.dispatched_messages("dag", opened.run_id))) == [1]
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == [1]
 
 
-def test_what_comes_back_rings(conn: Connection, connect: Connect, queue: Queue) -> None:
+def test_what_comes_back_notifies(conn: Connection, connect: Connect, queue: Queue) -> None:
     queue("orders")
     publish(conn, 1)
     listens = connect()
@@ -336,7 +336,7 @@ def test_the_token_of_a_lease_that_was_given_back_ends_no_lock_of_plain_sql(conn
     publish(conn, 1)
     (message,) = lease(conn, lease_for=SOON)
     until_leases_expire(conn)
-    look_again(conn)
+    scan_again(conn)
     run(conn, verbs.scan(["orders"]))
     conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() + interval '1 hour'")
     with pytest.raises(LeaseLost):
@@ -358,7 +358,7 @@ def test_a_copy_ends_leases_whose_timers_are_lost_while_they_run(conn: Connectio
     publish(conn, 1)
     lease(conn, lease_for=HOUR)
     conn.execute("DELETE FROM messages.timer")
-    conn.execute("SELECT messages.take_over()")
+    conn.execute("SELECT messages.adopt_copy()")
     pass_time(conn, 1)
-    look_again(conn)
+    scan_again(conn)
     assert bodies(lease(conn)) == [1]

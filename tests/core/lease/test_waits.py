@@ -34,7 +34,7 @@ SETUP = """
     SELECT messages.dispatch_messages('orders', 'work');
     SELECT messages.bind_topic('orders', 'a.*');
     SELECT messages.begin_run('run', 'drain'), messages.stage_publish('job');
-    SELECT messages.upkeep()
+    SELECT messages.maintain()
 """
 LIVE = "(SELECT token FROM given WHERE what = 'live'), (SELECT ids FROM given WHERE what = 'live')"
 DEAD = "(SELECT token FROM given WHERE what = 'dead'), (SELECT ids FROM given WHERE what = 'dead')"
@@ -75,7 +75,7 @@ CALLS = {
     "lease": "SELECT messages.lease('orders')",
     "lease_dead": "SELECT messages.lease_dead('orders')",
     "lock_export": "SELECT messages.lock_export('message_archive_202601')",
-    "look_at_next": "SELECT messages.look_at_next('')",
+    "scan_next": "SELECT messages.scan_next('')",
     "once": "SELECT messages.once('mail', 1)",
     "partition_archive": "SELECT messages.partition_archive('day')",
     "pause_queue": "SELECT messages.pause_queue('orders')",
@@ -101,9 +101,9 @@ CALLS = {
     "scan": "SELECT messages.scan('{orders,other}')",
     "stage_publish": "SELECT messages.stage_publish('job')",
     "start_dispatch": f"SELECT messages.start_dispatch({DISPATCH})",
-    "take_over": "SELECT messages.take_over()",
+    "adopt_copy": "SELECT messages.adopt_copy()",
     "unbind_topic": "SELECT messages.unbind_topic('orders', 'a.*')",
-    "upkeep": "SELECT messages.upkeep()",
+    "maintain": "SELECT messages.maintain()",
 }
 
 
@@ -113,7 +113,7 @@ REFUSED = [
     ("lease", "lease"),
     ("partition_archive", "partition_archive"),
     ("partition_archive", "adopt_archive_default"),
-    ("upkeep", "take_over"),
+    ("maintain", "adopt_copy"),
     ("end_dispatch", "end_dispatch"),
     ("extend_dispatches", "end_dispatch"),
     ("extend_dispatches", "end_dispatch lost"),

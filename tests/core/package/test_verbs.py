@@ -24,13 +24,13 @@ Verb = Callable[..., verbs.Statement[Any]]
 
 # Public functions that are no verbs, and why.
 WITHOUT_VERB = {
-    "adopt_archive_default": "the upkeep calls it",
+    "adopt_archive_default": "maintenance calls it",
     "archive_and_lease": "a query of the consumers calls it",
-    "apply_retention": "the upkeep calls it",
+    "apply_retention": "maintenance calls it",
     "granted_queues": "the views call it",
     "latest_migration": "core.connection asks before it knows which functions there are",
     "schema_version": "core.connection asks before it knows which functions there are",
-    "take_over": "a step of a restore, in psql",
+    "adopt_copy": "a step of a restore, in psql",
     "lock_export": "a query of the export calls it",
     "next_ids": "the command peek calls it",
     "session_is_limited": "the views call it",

@@ -92,7 +92,7 @@ def test_a_message_that_was_requeued_often_is_requeued_again(conn: Connection, q
 def test_a_message_that_repeats_itself_has_an_outcome(conn: Connection, queue: Queue) -> None:
     queue("orders")
     conn.execute("SET statement_timeout = '5 s'")
-    circle = ARCHIVED.format("id, remedy, requeued_as", "'orders', 'failed'", "-5, 'requeued', -5")
+    circle = ARCHIVED.format("id, resolution, requeued_as", "'orders', 'failed'", "-5, 'requeued', -5")
     conn.execute(circle.encode())
     ((last,),) = conn.execute("SELECT last_id FROM messages.message_outcomes(ARRAY[-5], true)").fetchall()
     assert last == -5

@@ -367,5 +367,5 @@ def test_a_publish_needs_no_lane_that_somebody_deleted(conn: Connection, queue: 
     queue("orders", fair_by="topic")
     conn.execute("DELETE FROM messages.lane WHERE queue_name = 'orders'")
     run(conn, verbs.publish("orders", "a", topic="a"))
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert order(conn, 1) == ["a"]

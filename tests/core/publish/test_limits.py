@@ -176,7 +176,7 @@ def test_no_policy_in_the_table_leads_into_the_past(shared: Connection, column: 
 
 @pytest.mark.parametrize("moment", ["-infinity", "4714-11-24 00:00:00+00 BC"])
 def test_no_row_says_a_moment_that_nobody_can_reckon_with(conn: Connection, queue: Queue, moment: str) -> None:
-    """Such a row stopped the upkeep and the status of all queues."""
+    """Such a row stopped maintenance and the status of all queues."""
     queue("orders")
     run(conn, verbs.publish("orders", 1))
     with pytest.raises(psycopg.errors.CheckViolation, match="one of these times is out of range"):
@@ -193,14 +193,14 @@ def test_no_row_says_a_moment_that_nobody_can_reckon_with(conn: Connection, queu
             conn.execute(insert, [created_at, leased_at])
 
 
-@pytest.mark.parametrize("take", ["lease", "consume", "upkeep"])
+@pytest.mark.parametrize("take", ["lease", "consume", "maintenance"])
 def test_a_row_with_as_many_attempts_as_there_can_be_stops_nothing(conn: Connection, queue: Queue, take: str) -> None:
     queue("orders", max_attempts=1000)
     run(conn, verbs.publish_batch("orders", [1, 2]))
     conn.execute("UPDATE messages.message SET attempts = 32767 WHERE message = '1'")
-    if take == "upkeep":
+    if take == "maintenance":
         conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s' WHERE message = '1'")
-        assert run(conn, verbs.upkeep())["archived"] == 1
+        assert run(conn, verbs.maintain())["archived"] == 1
     else:
         taken = sql.SQL("SELECT count(*) FROM messages.{}('orders', 10)").format(sql.Identifier(take))
         assert conn.execute(taken).fetchone() == (2,)

@@ -198,7 +198,7 @@ def test_replace_gives_the_new_body_its_own_time_to_expire(conn: Connection, que
         conn, verbs.publish("orders", "new", dedup_key="k", on_conflict="replace", expires_in=timedelta(milliseconds=1))
     )
     until_a_message_expires(conn)
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     archived = conn.execute("SELECT id, message, result FROM messages.message_archive").fetchall()
     assert archived == [(old, "new", "expired")]
 
@@ -244,7 +244,7 @@ def test_a_batch_that_has_a_key_twice_replaces_as_calls_one_after_the_other_do(
     assert not {0, 2} & {row[0] for row in found[1][0]}
 
 
-def test_a_replace_rings_for_a_message_that_it_makes_ready_sooner_and_for_no_other(
+def test_a_replace_notifies_for_a_message_that_it_makes_ready_sooner_and_for_no_other(
     conn: Connection, connect: Connect, queue: Queue
 ) -> None:
     queue("orders")
@@ -257,19 +257,19 @@ def test_a_replace_rings_for_a_message_that_it_makes_ready_sooner_and_for_no_oth
         replace(name, key, HOUR)
     listening = connect()
     listening.execute("LISTEN new_message")
-    rung = [replace("orders", "sooner", HOUR / 2, on_conflict="replace")]
-    rung += [replace("orders", "sooner", on_conflict="replace")]
+    notified = [replace("orders", "sooner", HOUR / 2, on_conflict="replace")]
+    notified += [replace("orders", "sooner", on_conflict="replace")]
     replace("orders", "sooner", on_conflict="replace")
     replace("orders", "later", 2 * HOUR, on_conflict="replace")
     replace("silent", "silent", on_conflict="replace")
-    assert heard(listening) == [str(id_) for id_ in rung]
+    assert heard(listening) == [str(id_) for id_ in notified]
 
 
-def test_the_upkeep_forgets_keys_whose_window_ended(conn: Connection, queue: Queue) -> None:
+def test_maintenance_forgets_keys_whose_window_ended(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1, dedup_key="old"))
     conn.execute("UPDATE messages.dedup SET expires_at = clock_timestamp()")
     run(conn, verbs.publish("orders", 1, dedup_key="young"))
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     assert conn.execute("SELECT dedup_key FROM messages.dedup").fetchall() == [("young",)]
 
 
@@ -332,22 +332,22 @@ def test_a_topic_that_reaches_no_queue_is_an_error(conn: Connection) -> None:
         run(conn, verbs.publish("nowhere", 1, dedup_key="k"))
 
 
-@pytest.mark.parametrize(("notify", "rung"), [("always", ["first", "second"]), ("gated", ["first"])])
-def test_a_gated_queue_may_miss_a_ring_and_one_that_always_rings_does_not(
-    connect: Connect, queue: Queue, notify: str, rung: list[str]
+@pytest.mark.parametrize(("notify", "notified"), [("always", ["first", "second"]), ("gated", ["first"])])
+def test_a_gated_queue_may_miss_a_notification_and_one_that_always_notifies_does_not(
+    connect: Connect, queue: Queue, notify: str, notified: list[str]
 ) -> None:
     listener, first, second = connect(), connect(autocommit=False), connect(autocommit=False)
     queue("orders", notify=notify)
     listener.execute("LISTEN new_message")
     ids = {"first": run(first, verbs.publish("orders", 1)), "second": run(second, verbs.publish("orders", 2))}
     first.commit()
-    assert lease(listener) == [1]  # what it was rung for, and nothing else is there yet
+    assert lease(listener) == [1]  # what it was notified of, and nothing else is there yet
     second.commit()
-    assert heard(listener) == [str(ids[name]) for name in rung]
+    assert heard(listener) == [str(ids[name]) for name in notified]
 
 
 @pytest.mark.parametrize("bodies", [[1], [1, None, "three"]])
-def test_a_batch_returns_its_ids_in_order_and_rings_once(connect: Connect, queue: Queue, bodies: list[Any]) -> None:
+def test_a_batch_returns_its_ids_in_order_and_notifies_once(connect: Connect, queue: Queue, bodies: list[Any]) -> None:
     conn, listener = connect(), connect()
     queue("orders")
     listener.execute("LISTEN new_message")

@@ -88,7 +88,7 @@ def look(conn: Connection, _chance: random.Random) -> None:
 
 
 def keep_up(conn: Connection, _chance: random.Random) -> None:
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
 
 
 def purge(conn: Connection, _chance: random.Random) -> None:

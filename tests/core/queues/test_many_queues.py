@@ -60,10 +60,10 @@ def test_no_step_of_ours_locks_more_than_about_a_thousand(small: Cluster, conn: 
     if full:
         fill(small, conn)
     for step in (
-        "SELECT messages.upkeep()",
+        "SELECT messages.maintain()",
         "SELECT messages.health()",
         "SELECT messages.ready_queues()",
-        "SELECT messages.take_over()",
+        "SELECT messages.adopt_copy()",
     ):
         with conn.transaction(force_rollback=True):
             conn.execute(step.encode())
@@ -73,29 +73,29 @@ def test_no_step_of_ours_locks_more_than_about_a_thousand(small: Cluster, conn: 
         assert locks(conn) < MOST
 
 
-def test_an_upkeep_goes_on_where_the_last_one_stopped(small: Cluster, conn: Connection) -> None:
+def test_a_maintenance_run_goes_on_where_the_last_one_stopped(small: Cluster, conn: Connection) -> None:
     fill(small, conn)
     at = ""
     while at is not None:
-        run(conn, verbs.upkeep())
-        ((next_queue,),) = conn.execute("SELECT next_queue FROM messages.upkeep_run").fetchall()
+        run(conn, verbs.maintain())
+        ((next_queue,),) = conn.execute("SELECT next_queue FROM messages.maintenance_run").fetchall()
         assert next_queue is None or next_queue > at
         at = next_queue
-    left_out = conn.execute("SELECT FROM messages.queue WHERE pg_sequence_last_value(look_due) IS NULL").rowcount
+    left_out = conn.execute("SELECT FROM messages.queue WHERE pg_sequence_last_value(scan_due) IS NULL").rowcount
     assert left_out == 0
 
 
 def test_a_copy_goes_on_though_its_marks_are_those_of_the_original(small: Cluster, conn: Connection) -> None:
     fill(small, conn)
     conn.execute("SELECT messages.store_time(mark, clock_timestamp()) FROM messages.lane WHERE queue_name = 'queue_7'")
-    conn.execute("SELECT messages.take_over()")
+    conn.execute("SELECT messages.adopt_copy()")
     until(lambda: run(conn, verbs.lease("queue_7")))
 
 
 def test_a_copy_without_marks_is_refused_with_the_number_to_set(small: Cluster, conn: Connection) -> None:
-    conn.execute("DELETE FROM messages.lane; UPDATE messages.queue SET look_due = NULL")
-    with pytest.raises(psycopg.Error, match=r"take_over\(\) needs about 1501 locks") as refused:
-        conn.execute("SELECT messages.take_over()")
+    conn.execute("DELETE FROM messages.lane; UPDATE messages.queue SET scan_due = NULL")
+    with pytest.raises(psycopg.Error, match=r"adopt_copy\(\) needs about 1501 locks") as refused:
+        conn.execute("SELECT messages.adopt_copy()")
     assert refused.value.sqlstate == "PQ018"
     assert "Set max_locks_per_transaction = 320, restart" in (refused.value.diag.message_hint or "")
 

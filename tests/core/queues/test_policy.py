@@ -153,7 +153,7 @@ def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> No
     run(conn, verbs.publish_batch(queue("orders", max_leased=1), [1, 2]))
     run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
     until_leases_expire(conn)
-    conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+    conn.execute("SELECT setval(scan_due, 1) FROM messages.queue")
     assert len(run(conn, verbs.lease("orders"))) == 1
 
 
@@ -268,7 +268,7 @@ def _pass(conn: Connection, time: str) -> None:
     """Let this time pass for the messages that wait for their next attempt."""
     conn.execute("UPDATE messages.message_rows SET visible_at = visible_at - %s::interval", [time])
     conn.execute("UPDATE messages.timer SET at = at - %s::interval", [time])
-    conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+    conn.execute("SELECT setval(scan_due, 1) FROM messages.queue")
 
 
 def _down(message: Message) -> None:

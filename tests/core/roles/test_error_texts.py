@@ -56,7 +56,7 @@ def orders(conn: Connection) -> Connection:
     conn.execute("SELECT messages.dispatch_messages('orders', 'pack')")
     (run_id,) = conn.execute("SELECT run_id FROM messages.dispatch").fetchone() or (None,)
     conn.execute("SELECT messages.end_dispatch('pack', %s, 'failed', 'CANARY of the run')", [run_id])
-    # The statistics of the archive are read from the history, which the upkeep makes.
+    # The statistics of the archive are read from the history, which maintenance makes.
     conn.execute(
         "INSERT INTO messages.history_cause (grain, bucket_at, queue_name, result, fingerprint, messages)"
         " SELECT 'minute', date_trunc('minute', archived_at), queue_name, result, fingerprint, 1"

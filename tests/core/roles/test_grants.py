@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_pgqueue.core import migrate, migrations
 from airflow_provider_pgqueue.core.installation import leave_out_roles
+from tests.core.maintenance.test_health import internal as internal_check
 from tests.core.roles.test_roles import Login, internal
-from tests.core.upkeep.test_health import internal as internal_check
 
 Connection = psycopg.Connection[Any]
 
@@ -149,7 +149,7 @@ def test_what_the_documentation_lets_an_admin_grant_outlives_an_upgrade(
             leave_out_roles(conn)
         migrate(conn)
     # Whoever has a grant may ask for the version.
-    known = dict.fromkeys(("schema_version", "latest_migration", "upkeep_mode"), "EXECUTE")
+    known = dict.fromkeys(("schema_version", "latest_migration", "maintenance_mode"), "EXECUTE")
     assert reach(conn, "worker") == before | known
     assert len(before) == 7
 

@@ -23,12 +23,12 @@ __all__ = ["bare"]
 
 Connection = psycopg.Connection[Any]
 
-GROUPS = ("nothing", "publisher", "consumer", "observer", "upkeep", "reader", "pipeline")
+GROUPS = ("nothing", "publisher", "consumer", "observer", "maintenance", "reader", "pipeline")
 CALLS: dict[str, Callable[[], Statement[Any]]] = {
     "publisher": lambda: verbs.publish("orders", 1),
     "consumer": lambda: verbs.lease("orders"),
     "observer": lambda: verbs.status("orders"),
-    "upkeep": lambda: verbs.upkeep(),
+    "maintenance": lambda: verbs.maintain(),
     "reader": lambda: verbs.archive_log_end(),
     "pipeline": lambda: verbs.run_holder("nightly"),
     "admin": lambda: verbs.pause_queue("orders"),
@@ -128,7 +128,7 @@ def test_a_consumer_that_lacks_one_grant_is_told_before_it_leases(conn: Connecti
 
 
 def test_a_repair_that_lacks_one_grant_is_told_before_it_leases(conn: Connection, login: Login) -> None:
-    names = "dead_ids, lease_dead, extend_dead, release_dead, remedies, count_remedies, requeued_results"
+    names = "dead_ids, lease_dead, extend_dead, release_dead, resolutions, count_resolutions, requeued_results"
     functions = ", ".join(f"messages.{name}" for name in names.split(", "))
     shop = login("shop")
     conn.execute(f"GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION {functions} TO shop".encode())

@@ -34,8 +34,8 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 Login = Callable[..., Connection]
 
-GROUPS = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline", "limited", "nobody")
-EVERYBODY = "publisher consumer observer upkeep admin raw reader pipeline"
+GROUPS = ("publisher", "consumer", "observer", "maintenance", "admin", "raw", "reader", "pipeline", "limited", "nobody")
+EVERYBODY = "publisher consumer observer maintenance admin raw reader pipeline"
 TOKEN = "'00000000-0000-0000-0000-000000000000', '{1}'"
 VERBS = {
     "publish": ("SELECT messages.publish('orders', '1')", "publisher admin"),
@@ -91,12 +91,12 @@ VERBS = {
     "dismiss_dead": ("SELECT messages.dismiss_dead('orders', 'why')", "consumer admin"),
     "dead_trend": ("SELECT messages.dead_trend()", "consumer observer admin"),
     "requeue_dead": ("SELECT messages.requeue_dead('orders')", "consumer admin"),
-    "remedies": ("SELECT messages.remedies('{1}')", "consumer admin"),
-    "count_remedies": ("SELECT messages.count_remedies('repair night 1')", "consumer admin"),
+    "resolutions": ("SELECT messages.resolutions('{1}')", "consumer admin"),
+    "count_resolutions": ("SELECT messages.count_resolutions('repair night 1')", "consumer admin"),
     "requeued_results": ("SELECT messages.requeued_results('repair night 1', 10)", "consumer admin"),
     "status": ("SELECT messages.status()", "consumer observer admin"),
     "ready_queues": ("SELECT messages.ready_queues()", "consumer observer admin"),
-    "scan": ("SELECT messages.scan('{orders}')", "consumer observer upkeep pipeline admin"),
+    "scan": ("SELECT messages.scan('{orders}')", "consumer observer maintenance pipeline admin"),
     "closed_queues": ("SELECT messages.closed_queues(ARRAY['orders'])", "consumer observer admin"),
     "outcome_counts": ("SELECT messages.outcome_counts(reference => 'a')", "consumer observer admin"),
     "message_outcomes": ("SELECT messages.message_outcomes(ARRAY[1])", "consumer observer admin"),
@@ -110,14 +110,14 @@ VERBS = {
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
-    "health": ("SELECT messages.health()", "observer upkeep admin"),
-    "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
-    "look_at_next": ("SELECT messages.look_at_next('')", "upkeep admin"),
-    "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
-    "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
-    "expect_cron": ("SELECT messages.expect_cron(NULL)", "upkeep admin"),
-    "purge_cron_history": ("SELECT messages.purge_cron_history()", "upkeep admin"),
-    "take_over": ("SELECT messages.take_over()", "admin"),
+    "health": ("SELECT messages.health()", "observer maintenance admin"),
+    "maintain": ("SELECT messages.maintain()", "maintenance admin"),
+    "scan_next": ("SELECT messages.scan_next('')", "maintenance admin"),
+    "install_cron": ("SELECT messages.install_cron()", "maintenance admin"),
+    "uninstall_cron": ("SELECT messages.uninstall_cron()", "maintenance admin"),
+    "expect_cron": ("SELECT messages.expect_cron(NULL)", "maintenance admin"),
+    "purge_cron_history": ("SELECT messages.purge_cron_history()", "maintenance admin"),
+    "adopt_copy": ("SELECT messages.adopt_copy()", "admin"),
     "create_queue": ("SELECT messages.create_queue('mail')", "admin"),
     "alter_queue": ("SELECT messages.alter_queue('orders', max_attempts => 3)", "admin"),
     "drop_queue": ("SELECT messages.drop_queue('orders')", "admin"),
@@ -132,11 +132,11 @@ VERBS = {
     "grant_queue": ("SELECT messages.grant_queue('orders', 'nobody_at_all', 'consume')", "admin"),
     "revoke_queue": ("SELECT messages.revoke_queue('orders', 'nobody_at_all')", "admin"),
     "queue_grants": ("SELECT messages.queue_grants()", "admin"),
-    "session_is_limited": ("SELECT messages.session_is_limited()", "publisher consumer observer upkeep admin"),
-    "granted_queues": ("SELECT messages.granted_queues()", "publisher consumer observer upkeep admin"),
+    "session_is_limited": ("SELECT messages.session_is_limited()", "publisher consumer observer maintenance admin"),
+    "granted_queues": ("SELECT messages.granted_queues()", "publisher consumer observer maintenance admin"),
     "schema_version": ("SELECT messages.schema_version()", EVERYBODY),
     "latest_migration": ("SELECT messages.latest_migration()", EVERYBODY),
-    "upkeep_mode": ("SELECT messages.upkeep_mode()", EVERYBODY),
+    "maintenance_mode": ("SELECT messages.maintenance_mode()", EVERYBODY),
     "begin_run": ("SELECT messages.begin_run('nightly', 'export')", "pipeline admin"),
     "finish_run": ("SELECT messages.finish_run('nightly', '{}')", "pipeline admin"),
     "run_summary": ("SELECT messages.run_summary('nightly', 'export')", "pipeline admin"),
@@ -448,10 +448,10 @@ def test_a_privilege_on_a_queue_allows_its_verbs_there_and_none_elsewhere(
     assert len(allowed) >= {"publish": 2, "consume": 5, "observe": 0}[privilege]
 
 
-def test_the_upkeep_of_a_limited_login_is_that_of_all_queues(conn: Connection, login: Login, bob: Connection) -> None:
+def test_maintenance_of_a_limited_login_is_that_of_all_queues(conn: Connection, login: Login, bob: Connection) -> None:
     (message,) = run(conn, verbs.lease("bills"))
     conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE id = %s", [message.id])
-    assert "freed" in run(login("bob", "messages_upkeep"), verbs.upkeep())
+    assert "freed" in run(login("bob", "messages_maintenance"), verbs.maintain())
     assert conn.execute("SELECT FROM messages.message WHERE id = %s", [message.id]).rowcount == 0, "its last attempt"
 
 
@@ -631,7 +631,7 @@ CREATE FUNCTION public.unpinned(name text) RETURNS boolean LANGUAGE plpgsql SECU
 
 
 def test_shadows_of_a_hostile_session_change_nothing(conn: Connection, login: Login, bob: Connection) -> None:
-    eve = login("eve", "messages_publisher", "messages_consumer", "messages_observer", "messages_upkeep")
+    eve = login("eve", "messages_publisher", "messages_consumer", "messages_observer", "messages_maintenance")
     conn.execute("GRANT CREATE ON SCHEMA public TO eve; GRANT SELECT ON messages.message, messages.queue TO eve")
     eve.execute(SHADOWS.encode())
     eve.execute("SELECT messages.publish('orders', '7', dedup_key => 'k', topic => 'a.b', group_key => 'g')")
@@ -644,7 +644,7 @@ def test_shadows_of_a_hostile_session_change_nothing(conn: Connection, login: Lo
         "dead_causes()",
         "search_messages()",
         "lease_dead('orders')",
-        "upkeep()",
+        "maintain()",
         "session_is_limited()",
     ):
         eve.execute(f"SELECT messages.{call}".encode())
@@ -723,7 +723,7 @@ def owners(conn: Connection) -> set[str]:
 def works(conn: Connection) -> None:
     conn.execute("SELECT messages.publish('default', '1', priority => 3)")
     assert conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('default')").rowcount == 1
-    assert "archived" in run(conn, verbs.upkeep())
+    assert "archived" in run(conn, verbs.maintain())
 
 
 def test_who_may_not_create_roles_installs_without_them(
@@ -948,7 +948,7 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
         conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
         migrate(conn)
         conn.execute("SELECT cron.schedule('somebody else''s', '0 3 * * *', 'SELECT 1')")
-        keeper = login("keeper", "messages_upkeep")
+        keeper = login("keeper", "messages_maintenance")
         with pytest.raises(PermissionDenied):
             run(keeper, verbs.install_cron())
         conn.execute("GRANT USAGE ON SCHEMA cron TO keeper")
@@ -957,15 +957,15 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
             ("keeper",)
         ]
         for session in (conn, keeper, login("shop", "messages_publisher")):
-            assert run(session, verbs.upkeep_mode()) == "pg_cron"
+            assert run(session, verbs.maintenance_mode()) == "pg_cron"
         conn.execute(
             "INSERT INTO cron.job_run_details (jobid, runid, database, command, status, start_time, end_time)"
             " SELECT jobid, 1000 + jobid, database, command, 'succeeded', past, past"
             " FROM cron.job, (VALUES (now() - interval '9 days')) AS at (past)"
         )
         left = "SELECT count(*) FROM cron.job_run_details WHERE runid > 1000"
-        # At the full minute it is pg_cron that does the upkeep.
-        assert until(lambda: run(keeper, verbs.upkeep()) and conn.execute(left).fetchone() == (1,))
+        # At the full minute it is pg_cron that runs maintenance.
+        assert until(lambda: run(keeper, verbs.maintain()) and conn.execute(left).fetchone() == (1,))
         uninstall(conn)
         assert conn.execute("SELECT jobname FROM cron.job").fetchall() == [("somebody else's",)]
         assert conn.execute("SELECT FROM pg_policy WHERE polname = 'messages_owner'").rowcount == 0

@@ -61,7 +61,7 @@ def test_a_run_that_is_forgotten_takes_none_of_another_login_with_the_same_name_
     for name in ("mine", "theirs"):
         begin(login(name, "messages_pipeline"), "nightly")
     conn.execute("UPDATE messages.pipeline_run SET started_at = now() - interval '91 days' WHERE started_by = 'mine'")
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     assert conn.execute("SELECT started_by FROM messages.pipeline_run").fetchall() == [("theirs",)]
 
 

@@ -38,7 +38,7 @@ WRITERS = {
     "everybody may": "GRANT CREATE ON SCHEMA messages TO PUBLIC",
     "may create triggers": "GRANT TRIGGER ON messages.queue TO eve",
     "owns the schema": "ALTER SCHEMA messages OWNER TO eve",
-    "owns a table": "ALTER TABLE messages.upkeep_run OWNER TO eve",
+    "owns a table": "ALTER TABLE messages.maintenance_run OWNER TO eve",
     "owns a function": "ALTER FUNCTION messages.latest_migration() OWNER TO eve",
     "owns a partition": "CREATE TABLE lair.part PARTITION OF messages.archive_rows"
     " FOR VALUES FROM ('2001-01-01') TO ('2001-02-01'); ALTER TABLE lair.part OWNER TO eve",
@@ -48,10 +48,10 @@ WRITERS = {
 }
 # What eve leaves there as the owner, for whoever installs to run.
 TRAPS = {
-    "trigger": "UPDATE messages.upkeep_run SET server = NULL; CREATE TRIGGER t BEFORE UPDATE ON messages.upkeep_run"
-    " FOR EACH ROW EXECUTE FUNCTION lair.fired()",
-    "check": "UPDATE messages.upkeep_run SET server = NULL;"
-    " ALTER TABLE messages.upkeep_run ADD CHECK (lair.deed() = 1) NOT VALID",
+    "trigger": "UPDATE messages.maintenance_run SET server = NULL;"
+    " CREATE TRIGGER t BEFORE UPDATE ON messages.maintenance_run FOR EACH ROW EXECUTE FUNCTION lair.fired()",
+    "check": "UPDATE messages.maintenance_run SET server = NULL;"
+    " ALTER TABLE messages.maintenance_run ADD CHECK (lair.deed() = 1) NOT VALID",
     "overload": "CREATE FUNCTION messages.create_queue(queue_name text) RETURNS boolean"
     " LANGUAGE sql AS 'SELECT lair.deed() = 1'",
     "body": "CREATE OR REPLACE FUNCTION messages.make_archive_partitions() RETURNS integer"

@@ -24,7 +24,7 @@ Lanes = Sequence[int | None]
 LEASE = "SELECT * FROM messages.lease('orders', {})"
 CONSUME = "SELECT * FROM messages.consume('orders', {})"
 READY = "SELECT * FROM messages.ready_queues()"
-UPKEEP = "SELECT messages.upkeep()"
+MAINTENANCE = "SELECT messages.maintain()"
 TAKE = "INSERT INTO taken SELECT lock_token, id FROM messages.lease('orders', {})"
 FINISH = """
     WITH gone AS (DELETE FROM taken RETURNING *)
@@ -94,7 +94,7 @@ def behind_leases(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> 
     other = connect()
     for lane in lanes:
         publish(other, leased // len(lanes), lane)
-    other.execute(UPKEEP)  # makes the marks of lanes that were just opened
+    other.execute(MAINTENANCE)  # makes the marks of lanes that were just opened
     for _ in range(0, leased, 1000):
         lease(other, 1000)
     publish(other, waiting, lanes[0])
@@ -283,7 +283,7 @@ COSTS: dict[str, tuple[Any, ...]] = {
     "consume of 1": (Cost(35, 760), call_beside_10000, CONSUME.format(1), 1),
     "consume of 100": (Cost(1532, 79_000), call_beside_10000, CONSUME.format(100), 100),
     "ready_queues": (Cost(121, 0), call_beside_10000, READY, 1),
-    "upkeep": (Cost(1002, 673), call_beside_10000, UPKEEP, 1),
+    "maintenance": (Cost(1002, 673), call_beside_10000, MAINTENANCE, 1),
     "lease of 1 behind 100,000": ([Cost(22, 497), Cost(14_741, 838)], lease_behind, 100_000, ONE_LANE, 1000),
     "lease of 1 behind 100,000 in 10 lanes": (
         [Cost(1377, 497), Cost(15_864, 1863)],

@@ -165,7 +165,7 @@ def test_a_plan_made_while_a_queue_was_empty_reads_the_places_of_a_group_and_not
         bodies = "(SELECT jsonb_agg(n) FROM generate_series(1, %s) n)"
         conn.execute(f"SELECT messages.publish_batch('orders', {bodies}{keys})".encode(), [number, number])
         conn.execute("UPDATE messages.message_rows SET visible_at = 'infinity', place = NULL WHERE id % 2 = 0")
-        conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+        conn.execute("SELECT setval(scan_due, 1) FROM messages.queue")
         found = plans("SELECT messages.lease('orders', 10)")
     reads = [plan for plan in found if "m.place IS NOT NULL" in plan or "m.place > most" in plan]
     assert len(reads) == 3
@@ -184,7 +184,7 @@ def test_the_collation_of_an_argument_changes_no_plan(
 
     def scans(call: str, collated: str) -> set[str]:
         # What the call before has set a timer for would be more work for one of them.
-        conn.execute("SELECT setval(look_due, 1) FROM messages.queue; DELETE FROM messages.timer")
+        conn.execute("SELECT setval(scan_due, 1) FROM messages.queue; DELETE FROM messages.timer")
         text = "\n".join(plans("SELECT messages." + call.replace("'me'", collated)))
         return set(re.findall(r"Scan .*? on \w+|Sort  |Index Cond: .*?(?==)", text.replace("(", "")))
 

@@ -79,12 +79,12 @@ class Item:
 
     @property
     def ends(self) -> bool:
-        """Whether a look archives it, and does not let it come back."""
+        """Whether a scan archives it, and does not let it come back."""
         return self.expired or (self.lease is not None and self.lost_attempts >= self.max_attempts)
 
     @property
     def is_due(self) -> bool:
-        """Whether the next look changes it."""
+        """Whether the next scan changes it."""
         return self.lease == "over" or (self.lease is None and self.expired)
 
 
@@ -160,7 +160,7 @@ class Verbs(RuleBasedStateMachine):
             self.come_back(item)
 
     def look(self, queue: str) -> None:
-        """Do what a look does, which also mends the marks."""
+        """Do what a scan does, which also repairs the marks."""
         for item in self.of(queue):
             if item.is_due:
                 self.end(item)
@@ -178,8 +178,8 @@ class Verbs(RuleBasedStateMachine):
         return {"n": self.number}
 
     def time_passes(self) -> None:
-        """Let a look be due, as it is after a while."""
-        self.conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+        """Let a scan be due, as it is after a while."""
+        self.conn.execute("SELECT setval(scan_due, 1) FROM messages.queue")
 
     @rule(
         queue=st.sampled_from(sorted(QUEUES)),
@@ -335,7 +335,7 @@ class Verbs(RuleBasedStateMachine):
         ((now,),) = self.conn.execute("SELECT clock_timestamp()").fetchall()
         self.allowed = self.rate_left(queue, now)
         if not looks:
-            self.conn.execute("SELECT setval(look_due, %s) FROM messages.queue", [int((time.time() + 10) * 10**6)])
+            self.conn.execute("SELECT setval(scan_due, %s) FROM messages.queue", [int((time.time() + 10) * 10**6)])
             return []
         self.time_passes()
         self.look(queue)
@@ -535,11 +535,11 @@ class Verbs(RuleBasedStateMachine):
             [item.id],
         ).fetchall()
         if comes_back:
-            self.ring_timer(item, None)
+            self.notify_timer(item, None)
         item.delayed = False
         item.in_line = item.in_line and comes_back
 
-    def ring_timer(self, item: Item, token: UUID | None) -> None:
+    def notify_timer(self, item: Item, token: UUID | None) -> None:
         self.conn.execute(
             "INSERT INTO messages.timer (queue_name, at, lock_token, ids) VALUES (%s, clock_timestamp(), %s, %s)",
             [item.queue, token, [item.id]],
@@ -559,9 +559,9 @@ class Verbs(RuleBasedStateMachine):
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 1000), token=st.one_of(st.none(), st.integers(0, 9)))
-    def the_timer_of_an_earlier_lease_or_delay_rings(self, pick: int, token: int | None) -> None:
+    def the_timer_of_an_earlier_lease_or_delay_notifications(self, pick: int, token: int | None) -> None:
         item = list(self.live.values())[pick % len(self.live)]
-        self.ring_timer(item, None if token is None else self.tokens[-1 - token % len(self.tokens)])
+        self.notify_timer(item, None if token is None else self.tokens[-1 - token % len(self.tokens)])
 
     @precondition(lambda self: any(item.can_expire for item in self.live.values()))
     @rule(pick=st.integers(0, 1000), by_plain_sql=st.booleans())
@@ -584,9 +584,9 @@ class Verbs(RuleBasedStateMachine):
 
     @precondition(lambda self: self.damaged or any(item.is_due for item in self.live.values()))
     @rule()
-    def upkeep(self) -> None:
+    def maintenance(self) -> None:
         self.time_passes()
-        run(self.conn, verbs.upkeep())
+        run(self.conn, verbs.maintain())
         for queue in QUEUES:
             self.look(queue)
 
@@ -705,7 +705,7 @@ class Verbs(RuleBasedStateMachine):
         self.dedup = {key: id_ for key, id_ in self.dedup.items() if id_ not in ids}
 
     def reconcile(self) -> None:
-        """Let the model follow a look that may have happened."""
+        """Let the model follow a scan that may have happened."""
         there = dict(
             self.conn.execute("SELECT id, lock_expires_at <= clock_timestamp() FROM messages.message").fetchall()
         )

@@ -22,7 +22,7 @@ with DAG("e2e_sensor", schedule=None) as sensor:
 
     @task
     def read(ready: int) -> int:
-        """Read a value of the doorbell as the next task gets it."""
+        """Read a value of the notification as the next task gets it."""
         return ready
 
     read(PgQueueMessageSensor(task_id="wait", queue_name="e2e_sensor").output["ready"])
@@ -30,9 +30,9 @@ with DAG("e2e_sensor", schedule=None) as sensor:
 with DAG("e2e_begin", schedule=None):
 
     @task(task_id="read")
-    def read_all(doorbell: dict[str, Any]) -> dict[str, Any]:
-        """Read all of the doorbell."""
-        return doorbell
+    def read_all(notification: dict[str, Any]) -> dict[str, Any]:
+        """Read all of the notification."""
+        return notification
 
     read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin").output)
 

@@ -118,16 +118,16 @@ class _Drain:
         self._spark = pipeline.spark
         self._share = share
         self._tag = f"pgqueue-drain-{share.stop_key}"
-        # When it was last said how far it is, how many messages there were then and at first, and when to look again.
-        self._said_at, self._there, self._at_first, self._look_at = time.monotonic(), 0, 0, 0.0
+        # When progress was logged last, how many messages there were then and at first, and when to poll again.
+        self._logged_at, self._there, self._at_first, self._poll_at = time.monotonic(), 0, 0, 0.0
 
     def summary(self) -> Summary:
         """Drain, and return what the archive says about it."""
         function = self._share.function
         check_call(load_function(function), "a table of messages")
-        with watching(self._say):
+        with watching(self._log_progress):
             reported, rounds = self._rounds()
-        left, archived = self._look(), self._archived()
+        left, archived = self._poll(), self._archived()
         seconds, worked = archived.pop("seconds"), archived.pop("worked")
         done = sum(archived.values())
         if died := {result: archived[result] for result in ("failed", "lock_expired") if archived[result]}:
@@ -162,7 +162,7 @@ class _Drain:
             before = reported["leased"]
             reported.update(self._round(left["ready"], wanted))
             if reported["leased"] == before:
-                # Somebody else was faster, a limit of the queue is reached, or no look is due.
+                # Somebody else was faster, a limit of the queue is reached, or no poll is due.
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 time.sleep(pause)
         log.warning("queue %s still has messages after %s rounds", self._share.queue, TUNING.drain_rounds)
@@ -177,7 +177,7 @@ class _Drain:
         lease_for = share.lease_for or self._pipeline.ask(verbs.lease_policy(share.queue)).lease_for
         until = time.monotonic() + 2 * lease_for.total_seconds() + 10
         while True:
-            left = self._look()
+            left = self._poll()
             wanted = self._wanted(left)
             if not left["held"] or (left["ready"] and wanted != 0):
                 break
@@ -244,24 +244,24 @@ class _Drain:
             log.warning("canceling the tasks: what they hold is delivered again when its lease ends")
             self._spark.interruptTag(self._tag)
 
-    def _look(self) -> Row:
+    def _poll(self) -> Row:
         with self._pipeline.connect() as conn:
             # What is due may be ready only then, and perhaps nobody else is there to scan.
             run(conn, verbs.scan([self._share.queue], count_up_to=0))
             return self._share.backlog(conn)
 
-    def _say(self) -> None:
+    def _log_progress(self) -> None:
         """Log the progress. This counts every message, so it may take 2 % of the time at most."""
         began = time.monotonic()
-        if began < self._look_at:
+        if began < self._poll_at:
             return
-        left = self._look()
+        left = self._poll()
         there, now = sum(left.values()), time.monotonic()
         self._at_first = self._at_first or there
-        done, speed = self._at_first - there, (self._there - there) / (now - self._said_at) if self._there else 0
+        done, speed = self._at_first - there, (self._there - there) / (now - self._logged_at) if self._there else 0
         said = "{ready:,} ready, {held:,} held, {waiting:,} waiting".format(**left)
         log.info("drain of queue %s: %s done, %s, %s/s", self._share.queue, f"{done:,}", said, f"{speed:,.0f}")
-        self._said_at, self._there, self._look_at = now, there, now + 50 * (now - began)
+        self._logged_at, self._there, self._poll_at = now, there, now + 50 * (now - began)
 
     def _archived(self) -> dict[str, Any]:
         return self._pipeline.ask(verbs.run_archived(self._pipeline.run_id))

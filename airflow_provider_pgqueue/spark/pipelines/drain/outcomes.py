@@ -116,7 +116,7 @@ def _outcome(id_: int, result: str, details: str | None, output: str | None, sec
 def _is_json(text: str) -> bool:
     """Return whether a text is one JSON value, so that it cannot reach into the outcome of another message.
 
-    PostgreSQL judges the rest: NUL, numbers out of its range, NaN.
+    PostgreSQL checks the rest: NUL, numbers out of its range, NaN.
     """
     text = text.strip(" \t\n\r")
     try:

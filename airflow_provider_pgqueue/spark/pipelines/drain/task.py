@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 BatchFunction = Callable[[Any], Any]
 
-_LOOK_EVERY: Final = 0.5  # seconds, while a twin works
+_POLL_EVERY: Final = 0.5  # seconds, while a twin works
 _MESSAGES: Final = pa.schema(
     [
         ("id", pa.int64()),
@@ -125,13 +125,13 @@ class Share:
                 consuming.drain(wanted)
                 if counts.total() == wanted or not self._has_twin(conn, part):
                     break
-                time.sleep(_LOOK_EVERY)
+                time.sleep(_POLL_EVERY)
 
     def _await_twin(self, conn: psycopg.Connection[Any], part: int) -> None:
-        """Wait until another attempt holds nothing in two looks: between two batches it holds nothing in one."""
+        """Wait until another attempt holds nothing in two polls: between two batches it holds nothing in one."""
         alone = 0
         while alone < 2 and not self.is_stopped(conn):
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_EVERY)
             alone = 0 if self._has_twin(conn, part) else alone + 1
 
     def _has_twin(self, conn: psycopg.Connection[Any], part: int) -> bool:
@@ -232,7 +232,7 @@ class Consuming:
             settler.leave(ids[0], error)
         elif error is not None:
             settler.gather(ids[0], outcome_of(error))
-            settler.judge(ids)
+            settler.record(ids)
         else:
             outcomes = outcomes_of(returned, ids)
             for id_, outcome in outcomes.items():

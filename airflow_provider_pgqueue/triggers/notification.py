@@ -1,4 +1,4 @@
-"""The base of the triggers that ring for a queue: once for a task, forever for a watcher."""
+"""The base of the triggers that notify of a queue: once for a task, forever for a watcher."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument, SchemaError
 from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
-from airflow_provider_pgqueue.triggers.hub import rings
-from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
+from airflow_provider_pgqueue.triggers.hub import notification_stream
+from airflow_provider_pgqueue.triggers.watch import Notification, Watch
 
 log = logging.getLogger(__name__)
 _SHORTEST: Final = 5.0  # seconds that a watcher waits after a failure; doubles up to
 _LONGEST: Final = 300.0
-RING_AFTER: Final = duration(timedelta(0), timedelta(days=1))
+NOTIFY_AFTER: Final = duration(timedelta(0), timedelta(days=1))
 # Airflow sometimes fails a task that resumes within some six seconds after it deferred: until it has recorded that
 # the worker ended, it takes the end of that for the end of the task.
 SAFE_TO_RESUME: Final = 8.0
@@ -47,34 +47,34 @@ class InvalidTriggerArgument(InvalidArgument, TypeError):
 
 
 class TriggerArguments(TypedDict, total=False):
-    """The arguments of a `DoorbellTrigger`."""
+    """The arguments of a `NotificationTrigger`."""
 
     queue_name: Required[str]
     pgqueue_conn_id: str
     poll_interval: Duration
-    ring_every: Duration
+    notify_every: Duration
     end_task: bool
     with_result: bool
-    ring_after: Duration
+    notify_after: Duration
     for_task: bool
 
 
-class DoorbellTrigger(BaseEventTrigger):
-    """Fires doorbells: events that say in numbers and topics that a queue has work. It never leases.
+class NotificationTrigger(BaseEventTrigger):
+    """Fires notifications: events that say in numbers and topics that a queue has work. It never leases.
 
     For an asset watcher it never ends: it fires again and again, and after a failure it logs the error and tries again
-    after growing pauses. For a deferred task it fires once, and the task resumes with the doorbell; with `end_task`
-    the task ends in the triggerer, with the doorbell as its result.
+    after growing pauses. For a deferred task it fires once, and the task resumes with the notification; with `end_task`
+    the task ends in the triggerer, with the notification as its result.
 
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection. All triggers of a triggerer share one session per connection.
-    :param poll_interval: the time between two looks when no notification arrives.
-    :param ring_every: the time after which a watcher rings again if the work that it rang for is still there. While
-        nothing at all changes, it doubles with each ring, up to five minutes. Each ring starts a run, so give more than
-        a run usually waits in the executor, and `max_active_runs=1` to the DAG.
+    :param poll_interval: the time between two polls when no notification arrives.
+    :param notify_every: the time after which a watcher notifies again of work that is still there. While nothing at all
+        changes, it doubles with each notification, up to five minutes. Each notification starts a run, so give more
+        than a run usually waits in the executor, and `max_active_runs=1` to the DAG.
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker; a watcher ignores it.
     :param with_result: False ends the task without a result.
-    :param ring_after: how long a waiting task waits in any case.
+    :param notify_after: how long a waiting task waits in any case.
     :param for_task: True if a task waits. A triggerer knows that by itself; `dag.test()` does not.
     """
 
@@ -82,10 +82,10 @@ class DoorbellTrigger(BaseEventTrigger):
         "queue_name": queue_name,
         "pgqueue_conn_id": text,
         "poll_interval": POLL_INTERVAL,
-        "ring_every": POLL_INTERVAL,
+        "notify_every": POLL_INTERVAL,
         "end_task": truth,
         "with_result": truth,
-        "ring_after": RING_AFTER,
+        "notify_after": NOTIFY_AFTER,
         "for_task": truth,
     }
 
@@ -99,10 +99,10 @@ class DoorbellTrigger(BaseEventTrigger):
         queue_name: str | None = None,
         pgqueue_conn_id: str = "pgqueue_default",
         poll_interval: Duration = 30.0,
-        ring_every: Duration = 10.0,
+        notify_every: Duration = 10.0,
         end_task: bool = False,
         with_result: bool = True,
-        ring_after: Duration = 0.0,
+        notify_after: Duration = 0.0,
         for_task: bool = False,
         **unknown: Any,
     ) -> None:
@@ -115,10 +115,10 @@ class DoorbellTrigger(BaseEventTrigger):
         self.queue_name = queue_name
         self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = seconds(poll_interval)
-        self.ring_every = seconds(ring_every)
+        self.notify_every = seconds(notify_every)
         self.end_task = end_task
         self.with_result = with_result
-        self.ring_after = seconds(ring_after)
+        self.notify_after = seconds(notify_after)
         self.for_task = for_task
 
     def check_arguments(self) -> None:
@@ -138,18 +138,18 @@ class DoorbellTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once for a deferred task, without end for a watcher."""
         for_task = self._is_for_task
-        if for_task and self.ring_after:
-            await asyncio.sleep(self.ring_after)
-        stream = rings(self.pgqueue_conn_id, self.watch()) if for_task else self._rings_forever()
+        if for_task and self.notify_after:
+            await asyncio.sleep(self.notify_after)
+        stream = notification_stream(self.pgqueue_conn_id, self.watch()) if for_task else self._notify_forever()
         # Closed here, and not when Python collects it: that may be after the end of the loop that the connection needs.
-        async with aclosing(stream) as doorbells:
-            async for doorbell in doorbells:
-                yield self._end(doorbell) if self._can_end_task else TriggerEvent(doorbell)
+        async with aclosing(stream) as notifications:
+            async for notification in notifications:
+                yield self._end(notification) if self._can_end_task else TriggerEvent(notification)
                 if for_task:
                     return
 
-    def _end(self, doorbell: Doorbell) -> TaskSuccessEvent:
-        return TaskSuccessEvent(xcoms={"return_value": doorbell} if self.with_result else None)
+    def _end(self, notification: Notification) -> TaskSuccessEvent:
+        return TaskSuccessEvent(xcoms={"return_value": notification} if self.with_result else None)
 
     @property
     def _is_for_task(self) -> bool:
@@ -169,23 +169,23 @@ class DoorbellTrigger(BaseEventTrigger):
         return classpath, json.dumps(arguments, sort_keys=True)
 
     @classmethod
-    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Doorbell]:
-        """Return the stream of doorbells for all the watchers that have these arguments."""
-        return cls(**kwargs)._rings_forever()
+    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Notification]:
+        """Return the stream of notifications for all the watchers that have these arguments."""
+        return cls(**kwargs)._notify_forever()
 
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Doorbell]) -> AsyncIterator[TriggerEvent]:
-        """Fire for each doorbell; all watchers of a stream have equal arguments, so none is filtered out."""
-        async for doorbell in shared_stream:
-            yield TriggerEvent(doorbell)
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Notification]) -> AsyncIterator[TriggerEvent]:
+        """Fire for each notification; all watchers of a stream have equal arguments, so none is filtered out."""
+        async for notification in shared_stream:
+            yield TriggerEvent(notification)
 
-    async def _rings_forever(self) -> AsyncGenerator[Doorbell]:
+    async def _notify_forever(self) -> AsyncGenerator[Notification]:
         pause, said = _SHORTEST, ""
         while True:
             try:
-                async with aclosing(rings(self.pgqueue_conn_id, self.watch())) as doorbells:
-                    async for doorbell in doorbells:
+                async with aclosing(notification_stream(self.pgqueue_conn_id, self.watch())) as notifications:
+                    async for notification in notifications:
                         pause, said = _SHORTEST, ""
-                        yield doorbell
+                        yield notification
             except Exception as error:
                 # A watcher that raises is started again every second, forever.
                 if str(error) != said:

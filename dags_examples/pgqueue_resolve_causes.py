@@ -1,7 +1,7 @@
 """Starts one run for each cause of the dead orders, and asks a person before their messages are requeued.
 
-A watcher starts `pgqueue_remediate_causes` when messages die, and again while they stay dead. The id of a run of
-`pgqueue_remediate_cause` names the cause and its newest message, so that only a cause of which more messages died gets
+A watcher starts `pgqueue_resolve_causes` when messages die, and again while they stay dead. The id of a run of
+`pgqueue_resolve_cause` names the cause and its newest message, so that only a cause of which more messages died gets
 another run. That counts the messages, waits for approval, and requeues five of them first; what a person rejects stays
 dead.
 """
@@ -21,7 +21,9 @@ from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTri
 
 orders_died = Asset(
     "pgqueue_orders_died",
-    watchers=[AssetWatcher(name="orders_died", trigger=PgQueueDeadMessageTrigger(queue_name="packing", ring_every=60))],
+    watchers=[
+        AssetWatcher(name="orders_died", trigger=PgQueueDeadMessageTrigger(queue_name="packing", notify_every=60))
+    ],
 )
 
 
@@ -31,14 +33,14 @@ def run_of(cause: dict[str, Any]) -> dict[str, Any]:
 
 
 with DAG(
-    "pgqueue_remediate_causes", schedule=[orders_died], max_active_runs=1, tags=["pgqueue"], doc_md=__doc__
+    "pgqueue_resolve_causes", schedule=[orders_died], max_active_runs=1, tags=["pgqueue"], doc_md=__doc__
 ) as causes:
     found = PgQueueDeadMessageSensor(task_id="causes", queue_name="packing")
     TriggerDagRunOperator.partial(
-        task_id="start", trigger_dag_id="pgqueue_remediate_cause", skip_when_already_exists=True
+        task_id="start", trigger_dag_id="pgqueue_resolve_cause", skip_when_already_exists=True
     ).expand_kwargs(found.output.map(run_of))
 
-with DAG("pgqueue_remediate_cause", schedule=None, tags=["pgqueue"], doc_md=__doc__) as cause:
+with DAG("pgqueue_resolve_cause", schedule=None, tags=["pgqueue"], doc_md=__doc__) as cause:
     count = PgQueueRequeueOperator(
         task_id="count", queue_name="packing", cause="{{ dag_run.conf['fingerprint'] }}", dry_run=True
     )

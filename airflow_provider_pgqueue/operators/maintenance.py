@@ -1,4 +1,4 @@
-"""Does the upkeep where there is no pg_cron."""
+"""Runs maintenance where there is no pg_cron."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, truth
-from airflow_provider_pgqueue.core.upkeep import do_upkeep
+from airflow_provider_pgqueue.core.maintenance import run_maintenance
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.telemetry.telemetry import record_status
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PgQueueUpkeepOperator(QueueTask):
-    """Archives expired messages, rings again for waiting ones, and makes partitions.
+class PgQueueMaintenanceOperator(QueueTask):
+    """Archives expired messages, notifies again for waiting ones, and makes partitions.
 
     The result has the counts. Any number may run at once.
 
-    :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
-    :param with_metrics: report the numbers of all queues to Airflow's metrics first, even where pg_cron does the
-        upkeep; this needs the role `messages_observer`.
+    :param skip_if_pg_cron: skip the task where pg_cron runs maintenance.
+    :param with_metrics: report the numbers of all queues to Airflow's metrics first, even where pg_cron runs
+        maintenance; this needs the role `messages_observer`.
     """
 
     template_fields: Sequence[str] = ("pgqueue_conn_id",)
@@ -48,13 +48,13 @@ class PgQueueUpkeepOperator(QueueTask):
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Do the upkeep once."""
+        """Run maintenance once."""
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
             if self.with_metrics:
                 record_status(hook.run(verbs.status(), conn=conn))
-            if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":
-                raise AirflowSkipException("pg_cron does the upkeep")
-            done = do_upkeep(conn)
-        self.log.info("upkeep: %s", done)
+            if self.skip_if_pg_cron and hook.run(verbs.maintenance_mode(), conn=conn) == "pg_cron":
+                raise AirflowSkipException("pg_cron runs maintenance")
+            done = run_maintenance(conn)
+        self.log.info("maintenance: %s", done)
         return done

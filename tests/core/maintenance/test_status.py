@@ -11,7 +11,7 @@ import psycopg
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import QueueStatus
 from airflow_provider_pgqueue.core.quantity import quantity, seen
-from tests.core.lease.test_marks import look_again
+from tests.core.lease.test_marks import scan_again
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -100,7 +100,7 @@ def test_the_oldest_ready_message_is_found_behind_ten_thousand_that_are_leased(c
     fill(conn, 20_100)
     for _ in range(2):
         assert len(run(conn, verbs.lease("orders", max_messages=10_000))) == 10_000
-    look_again(conn)  # which moves the mark behind them
+    scan_again(conn)  # which moves the mark behind them
     run(conn, verbs.scan(["orders"]))
     quick, exact = both(conn)
     assert quick.oldest_age is not None

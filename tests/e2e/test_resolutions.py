@@ -35,7 +35,7 @@ def test_each_cause_has_a_run_and_another_only_when_more_of_it_died(
     stack: Stack, queue_conn: Connection, statsd: Statsd
 ) -> None:
     run(queue_conn, verbs.create_queue("e2e_dead"))
-    for dag_id in ("e2e_causes", "e2e_remedy"):
+    for dag_id in ("e2e_causes", "e2e_resolution"):
         stack.client.wait_for_dag(dag_id)
     run_id = stack.client.trigger("e2e_causes")
 
@@ -45,33 +45,33 @@ def test_each_cause_has_a_run_and_another_only_when_more_of_it_died(
     until(waits, timeout=PATIENCE, what="a sensor that waits in the triggerer")
     full = die(queue_conn, "e2e_dead", 3, "disk full")
     assert stack.client.wait_for_run("e2e_causes", run_id) == "success"
-    (first,) = runs(stack, "e2e_remedy")
-    assert stack.client.wait_for_run("e2e_remedy", first["dag_run_id"]) == "success"
+    (first,) = runs(stack, "e2e_resolution")
+    assert stack.client.wait_for_run("e2e_resolution", first["dag_run_id"]) == "success"
     run(queue_conn, verbs.purge_queue("e2e_dead"))
     left = die(queue_conn, "e2e_dead", 2, "still full")
     for more, number in ((0, 2), (0, 2), (1, 3)):
         left += die(queue_conn, "e2e_dead", more, "still full") if more else []
         assert stack.client.wait_for_run("e2e_causes", stack.client.trigger("e2e_causes")) == "success"
-        found = runs(stack, "e2e_remedy")
+        found = runs(stack, "e2e_resolution")
         assert len(found) == number
-        assert stack.client.wait_for_run("e2e_remedy", found[-1]["dag_run_id"]) == "success"
+        assert stack.client.wait_for_run("e2e_resolution", found[-1]["dag_run_id"]) == "success"
     conf = found[-1]["conf"]
     assert (conf["waiting"], conf["newest_id"], conf["queue_name"]) == (3, left[-1], "e2e_dead")
     assert "plum" not in str(found)
-    remedied = queue_conn.execute(
-        "SELECT id, remedy FROM messages.message_archive WHERE queue_name = 'e2e_dead' ORDER BY id"
+    resolved = queue_conn.execute(
+        "SELECT id, resolution FROM messages.message_archive WHERE queue_name = 'e2e_dead' ORDER BY id"
     ).fetchall()
-    assert remedied == [(id_, "requeued") for id_ in full] + [(id_, None) for id_ in left]
+    assert resolved == [(id_, "requeued") for id_ in full] + [(id_, None) for id_ in left]
     until(lambda: statsd.heard("pgqueue.requeued", queue="e2e_dead"), what="the metrics of the run")
 
 
 def test_the_examples_ask_a_person_before_they_requeue(
     stack: Stack, queue_conn: Connection, collector: tuple[int, list[bytes]]
 ) -> None:
-    for dag_id in ("pgqueue_remediate_causes", "pgqueue_remediate_cause", "pgqueue_reprocess_nightly"):
+    for dag_id in ("pgqueue_resolve_causes", "pgqueue_resolve_cause", "pgqueue_reprocess_nightly"):
         stack.client.wait_for_dag(dag_id)
     ids = die(queue_conn, "packing", 2, "no stock left")
-    dag_id = "pgqueue_remediate_cause"
+    dag_id = "pgqueue_resolve_cause"
     found: list[str] = []
 
     def asked() -> bool:
@@ -99,7 +99,7 @@ def test_the_examples_ask_a_person_before_they_requeue(
     assert stack.client.wait_for_run("pgqueue_reprocess_nightly", nightly) == "success"
 
     def told() -> bool:
-        """The watcher that rang is in the triggerer, which reports by OpenTelemetry."""
+        """The watcher that notified is in the triggerer, which reports by OpenTelemetry."""
         gauges = metrics_of(collector[1]).get("pgqueue.dead", [])
         return any({"queue": "packing"} in tags_of(gauge) for gauge in gauges)
 

@@ -22,8 +22,8 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 AT_ONCE = timedelta(0)
 CHECKS = [
-    "upkeep_lag",
-    "upkeep_steps",
+    "maintenance_lag",
+    "maintenance_steps",
     "cron_jobs",
     "cron_history",
     "dispatches",
@@ -129,33 +129,33 @@ def test_a_limit_that_is_no_duration_is_refused(conn: Connection, arguments: str
 
 
 @pytest.mark.parametrize(("minutes", "severity"), [(4, "warning"), (16, "critical")])
-def test_an_installation_without_upkeep_is_given_as_long_as_an_upkeep(
+def test_an_installation_without_maintenance_is_given_as_long_as_a_maintenance_run(
     conn: Connection, minutes: int, severity: str
 ) -> None:
     conn.execute("UPDATE messages.schema_migration SET applied_at = now()")
-    assert check(conn, "upkeep_lag").severity == "ok"
+    assert check(conn, "maintenance_lag").severity == "ok"
     conn.execute("UPDATE messages.schema_migration SET applied_at = now() - make_interval(mins => %s)", [minutes])
-    never = check(conn, "upkeep_lag")
+    never = check(conn, "maintenance_lag")
     assert never.severity == severity
-    assert re.match(rf"no upkeep ran since the installation 00:{minutes:02}:\d\d ago;", never.finding)
-    assert "DAG pgqueue_upkeep" in never.fix
+    assert re.match(rf"no maintenance ran since the installation 00:{minutes:02}:\d\d ago;", never.finding)
+    assert "DAG pgqueue_maintenance" in never.fix
     fix(conn, never.fix)
-    assert check(conn, "upkeep_lag").severity == "ok"
+    assert check(conn, "maintenance_lag").severity == "ok"
 
 
 @pytest.mark.parametrize(("minutes", "severity"), [(2, "ok"), (4, "warning"), (16, "critical")])
-def test_upkeep_that_is_late_names_its_age_and_who_did_it(
+def test_maintenance_that_is_late_names_its_age_and_who_did_it(
     connect: Callable[..., Connection], minutes: int, severity: str
 ) -> None:
-    conn = connect(application_name="dag pgqueue_upkeep")
-    run(conn, verbs.upkeep())
-    conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - make_interval(mins => %s)", [minutes])
-    late = check(conn, "upkeep_lag")
+    conn = connect(application_name="dag pgqueue_maintenance")
+    run(conn, verbs.maintain())
+    conn.execute("UPDATE messages.maintenance_run SET finished_at = finished_at - make_interval(mins => %s)", [minutes])
+    late = check(conn, "maintenance_lag")
     assert late.severity == severity
-    assert re.search(rf"was 00:0?{minutes:02}:\d\d ago, by dag pgqueue_upkeep", late.finding)
+    assert re.search(rf"was 00:0?{minutes:02}:\d\d ago, by dag pgqueue_maintenance", late.finding)
     if late.fix:
         fix(conn, late.fix)
-    assert check(conn, "upkeep_lag").severity == "ok"
+    assert check(conn, "maintenance_lag").severity == "ok"
 
 
 def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
@@ -176,45 +176,45 @@ def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
 
 
 @pytest.mark.cron
-def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_conn: Connection) -> None:
+def test_pg_cron_without_a_job_is_a_finding_while_nobody_runs_maintenance(cron_conn: Connection) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
     assert "nobody else does it" in check(cron_conn, "cron_jobs").finding
     fix(cron_conn, check(cron_conn, "cron_jobs").fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     cron_conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
-    late = check(cron_conn, "upkeep_lag").fix
+    late = check(cron_conn, "maintenance_lag").fix
     assert "the check cron_jobs says how" in late
     fix(cron_conn, late)
-    assert {check(cron_conn, name).severity for name in ("upkeep_lag", "cron_jobs")} == {"ok"}
+    assert {check(cron_conn, name).severity for name in ("maintenance_lag", "cron_jobs")} == {"ok"}
 
 
-def test_who_says_that_pg_cron_has_the_upkeep_and_does_none_keeps_nobody_from_it(conn: Connection, role: str) -> None:
-    conn.execute(f"GRANT messages_upkeep TO {role}".encode())
-    run(conn, verbs.upkeep())
-    conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - interval '7 minutes'")
+def test_who_says_that_pg_cron_has_maintenance_and_does_none_keeps_nobody_from_it(conn: Connection, role: str) -> None:
+    conn.execute(f"GRANT messages_maintenance TO {role}".encode())
+    run(conn, verbs.maintain())
+    conn.execute("UPDATE messages.maintenance_run SET finished_at = finished_at - interval '7 minutes'")
     conn.execute(f"SET ROLE {role}; SET application_name = 'pg_cron'; SELECT messages.expect_cron('{role}')".encode())
-    assert run(conn, verbs.upkeep_mode()) == "airflow"
-    run(conn, verbs.upkeep())
-    assert run(conn, verbs.upkeep_mode()) == "pg_cron"
+    assert run(conn, verbs.maintenance_mode()) == "airflow"
+    run(conn, verbs.maintain())
+    assert run(conn, verbs.maintenance_mode()) == "pg_cron"
 
 
 @pytest.mark.cron
 def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron_conn: Connection) -> None:
     run(cron_conn, verbs.install_cron(CRON_ROLE))
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
-    assert "does the upkeep as messages_cron" in check(cron_conn, "cron_jobs").finding
+    assert run(cron_conn, verbs.maintenance_mode()) == "pg_cron"
+    assert "runs maintenance as messages_cron" in check(cron_conn, "cron_jobs").finding
 
     run(cron_conn, verbs.uninstall_cron())
-    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
+    assert run(cron_conn, verbs.maintenance_mode()) == "airflow"
     assert "nobody else does it" in check(cron_conn, "cron_jobs").finding
-    run(cron_conn, verbs.upkeep())
-    assert check(cron_conn, "upkeep_lag").finding.endswith("by by hand; it is due every minute")
+    run(cron_conn, verbs.maintain())
+    assert check(cron_conn, "maintenance_lag").finding.endswith("by by hand; it is due every minute")
     moved = check(cron_conn, "cron_jobs")
-    assert (moved.severity, moved.finding) == ("ok", "pg_cron has no job for the upkeep; by hand does it")
+    assert (moved.severity, moved.finding) == ("ok", "pg_cron has no job for maintenance; by hand does it")
 
-    cron_conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - interval '4 minutes'")
+    cron_conn.execute("UPDATE messages.maintenance_run SET finished_at = finished_at - interval '4 minutes'")
     fix(cron_conn, check(cron_conn, "cron_jobs").fix)
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
+    assert run(cron_conn, verbs.maintenance_mode()) == "pg_cron"
     assert check(cron_conn, "cron_jobs").severity == "ok"
 
 
@@ -224,12 +224,12 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
     [
         (
             "SELECT cron.unschedule(jobid) FROM cron.job;"
-            " UPDATE messages.upkeep_run SET cron_at = cron_at - interval '4 minutes'",
-            r"pg_cron did no upkeep for 00:04:0\d.*",
+            " UPDATE messages.maintenance_run SET cron_at = cron_at - interval '4 minutes'",
+            r"pg_cron did no maintenance for 00:04:0\d.*",
         ),
         (
-            "SELECT cron.alter_job(jobid, active => false) FROM cron.job WHERE jobname = 'messages:upkeep'",
-            r"pg_cron job \d+ \(upkeep\) is not active",
+            "SELECT cron.alter_job(jobid, active => false) FROM cron.job WHERE jobname = 'messages:maintenance'",
+            r"pg_cron job \d+ \(maintenance\) is not active",
         ),
     ],
 )
@@ -241,22 +241,22 @@ def test_a_job_that_is_missing_or_inactive_is_named_and_fixed(cron_conn: Connect
     assert re.fullmatch(finding, found.finding)
     fix(cron_conn, found.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
+    assert run(cron_conn, verbs.maintenance_mode()) == "pg_cron"
 
 
 @pytest.mark.cron
-def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection, role: str) -> None:
+def test_a_second_job_for_maintenance_is_named_and_removed(cron_conn: Connection, role: str) -> None:
     run(cron_conn, verbs.install_cron(CRON_ROLE))
-    cron_conn.execute(f"GRANT messages_upkeep TO {role}".encode())
+    cron_conn.execute(f"GRANT messages_maintenance TO {role}".encode())
     cron_conn.execute(
         "SELECT cron.schedule_in_database("
-        " 'messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', current_database(), %s)",
+        " 'messages:maintenance', '* * * * *', 'SELECT messages.maintain()', current_database(), %s)",
         [role],
     )
     double = check(cron_conn, "cron_jobs")
-    assert (double.severity, double.finding) == ("warning", "2 active jobs of pg_cron do the upkeep")
+    assert (double.severity, double.finding) == ("warning", "2 active jobs of pg_cron run maintenance")
     fix(cron_conn, double.fix)
-    assert check(cron_conn, "cron_jobs").finding.endswith("does the upkeep as messages_cron")
+    assert check(cron_conn, "cron_jobs").finding.endswith("runs maintenance as messages_cron")
 
 
 @pytest.mark.cron
@@ -298,12 +298,12 @@ def schedule_by_hand(conn: Connection, name: str, command: str) -> None:
 def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_session: Connection) -> None:
     run(cron_session, verbs.install_cron(CRON_ROLE))
     run(cron_session, verbs.uninstall_cron())
-    schedule_by_hand(cron_session, "mine", "SELECT messages.upkeep()")
-    assert "did no upkeep yet" in check(cron_session, "cron_jobs").finding
-    upkeep_of_pg_cron(cron_session)
+    schedule_by_hand(cron_session, "mine", "SELECT messages.maintain()")
+    assert "did no maintenance yet" in check(cron_session, "cron_jobs").finding
+    maintenance_of_pg_cron(cron_session)
     own_name = check(cron_session, "cron_jobs")
     assert (own_name.severity, own_name.fix) == ("ok", None)
-    assert re.fullmatch(r"pg_cron job \d+ does the upkeep as messages_cron", own_name.finding)
+    assert re.fullmatch(r"pg_cron job \d+ runs maintenance as messages_cron", own_name.finding)
 
 
 @pytest.mark.cron
@@ -314,12 +314,12 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
         INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)
         SELECT j.jobid, run.runid, current_database(), 'postgres', run.command, run.status, run.ended, run.ended
           FROM cron.job j CROSS JOIN (VALUES
-               (1, 'SELECT messages.upkeep()', 'failed', NULL::timestamptz),
-               (2, 'SELECT messages.upkeep()', 'succeeded', now() - interval '8 days'),
-               (3, 'SELECT messages.upkeep()', 'succeeded', now()),
+               (1, 'SELECT messages.maintain()', 'failed', NULL::timestamptz),
+               (2, 'SELECT messages.maintain()', 'succeeded', now() - interval '8 days'),
+               (3, 'SELECT messages.maintain()', 'succeeded', now()),
                (4, 'SELECT mine()', 'succeeded', now() - interval '9 days')
           ) AS run (runid, command, status, ended)
-         WHERE j.jobname = 'messages:upkeep'
+         WHERE j.jobname = 'messages:maintenance'
         """
     )
     run(cron_conn, verbs.install_cron(CRON_ROLE))
@@ -329,7 +329,7 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
     fix(cron_conn, old.fix)
     assert check(cron_conn, "cron_history").severity == "ok"
     left = cron_conn.execute("SELECT command FROM cron.job_run_details WHERE runid <= 4 ORDER BY command").fetchall()
-    assert left == [("SELECT messages.upkeep()",), ("SELECT mine()",)]
+    assert left == [("SELECT messages.maintain()",), ("SELECT mine()",)]
 
 
 @pytest.mark.cron
@@ -341,9 +341,11 @@ def test_the_login_of_the_jobs_purges_their_history_where_the_owner_may_not(cron
         "INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)"
         " SELECT jobid, runid, database, username, command, 'succeeded', past, past FROM cron.job,"
         " (VALUES (1, now() - interval '9 days'), (2, now() - interval '8 days'), (3, now())) AS old (runid, past)"
-        " WHERE jobname = 'messages:upkeep'"
+        " WHERE jobname = 'messages:maintenance'"
     )
-    ((command,),) = cron_session.execute("SELECT command FROM cron.job WHERE jobname = 'messages:upkeep'").fetchall()
+    ((command,),) = cron_session.execute(
+        "SELECT command FROM cron.job WHERE jobname = 'messages:maintenance'"
+    ).fetchall()
     cron_session.execute("SELECT cron.alter_job(jobid, active => false) FROM cron.job")
     try:
         with psycopg.connect(cron_session.info.dsn, user=CRON_ROLE, autocommit=True) as job:
@@ -353,15 +355,15 @@ def test_the_login_of_the_jobs_purges_their_history_where_the_owner_may_not(cron
         cron_session.execute("REVOKE ALL ON SCHEMA cron FROM messages_cron")
 
 
-def upkeep_of_pg_cron(conn: Connection, role: str = CRON_ROLE) -> None:
-    """What an upkeep by pg_cron as this login leaves."""
+def maintenance_of_pg_cron(conn: Connection, role: str = CRON_ROLE) -> None:
+    """What a maintenance run by pg_cron as this login leaves."""
     with psycopg.connect(conn.info.dsn, user=role, autocommit=True, application_name="pg_cron") as job:
-        run(job, verbs.upkeep())
+        run(job, verbs.maintain())
 
 
 def pass_minutes(conn: Connection, minutes: int) -> None:
     conn.execute(
-        "UPDATE messages.upkeep_run SET finished_at = finished_at - make_interval(mins => %(minutes)s),"
+        "UPDATE messages.maintenance_run SET finished_at = finished_at - make_interval(mins => %(minutes)s),"
         " cron_at = cron_at - make_interval(mins => %(minutes)s)",
         {"minutes": minutes},
     )
@@ -375,26 +377,26 @@ HIDDEN = {
 
 @pytest.mark.cron
 @pytest.mark.parametrize("hidden", HIDDEN)
-def test_a_job_that_the_owner_cannot_see_is_judged_by_what_it_did(cron_session: Connection, hidden: str) -> None:
+def test_a_job_that_the_owner_cannot_see_is_checked_by_what_it_did(cron_session: Connection, hidden: str) -> None:
     run(cron_session, verbs.install_cron(CRON_ROLE))
     cron_session.execute(HIDDEN[hidden].encode())
-    upkeep_of_pg_cron(cron_session)
+    maintenance_of_pg_cron(cron_session)
     assert check(cron_session, "cron_jobs") == Finding(
-        "cron_jobs", "ok", "pg_cron does the upkeep as messages_cron, in a job that role messages_owner cannot see"
+        "cron_jobs", "ok", "pg_cron runs maintenance as messages_cron, in a job that role messages_owner cannot see"
     )
-    assert run(cron_session, verbs.upkeep_mode()) == "pg_cron"
+    assert run(cron_session, verbs.maintenance_mode()) == "pg_cron"
     pass_minutes(cron_session, 4)
     late = check(cron_session, "cron_jobs")
     assert late.severity == "warning"
-    assert late.finding.startswith("pg_cron did no upkeep for 00:04:0")
-    assert run(cron_session, verbs.upkeep_mode()) == "airflow"
-    run(cron_session, verbs.upkeep())
-    assert check(cron_session, "cron_jobs").finding == "pg_cron has no job for the upkeep; by hand does it"
-    upkeep_of_pg_cron(cron_session, "postgres")
+    assert late.finding.startswith("pg_cron did no maintenance for 00:04:0")
+    assert run(cron_session, verbs.maintenance_mode()) == "airflow"
+    run(cron_session, verbs.maintain())
+    assert check(cron_session, "cron_jobs").finding == "pg_cron has no job for maintenance; by hand does it"
+    maintenance_of_pg_cron(cron_session, "postgres")
     powerful = check(cron_session, "cron_jobs")
     assert (powerful.severity, powerful.finding.partition(",")[0]) == (
         "critical",
-        "pg_cron does the upkeep as the superuser postgres",
+        "pg_cron runs maintenance as the superuser postgres",
     )
     fix(cron_session, powerful.fix)
     assert check(cron_session, "cron_jobs").severity == "ok"
@@ -404,32 +406,34 @@ def test_a_job_that_the_owner_cannot_see_is_judged_by_what_it_did(cron_session: 
 @pytest.mark.parametrize(
     ("command", "finding"),
     [
-        ("SELECT 1", "pg_cron has no job for the upkeep, and nobody else does it"),
-        ("SELECT messages.upkeep()", "pg_cron has no job for the upkeep, and nobody else does it"),
+        ("SELECT 1", "pg_cron has no job for maintenance, and nobody else does it"),
+        ("SELECT messages.maintain()", "pg_cron has no job for maintenance, and nobody else does it"),
     ],
 )
-def test_a_job_of_a_stranger_does_not_pass_for_the_upkeep_by_its_name(
+def test_a_job_of_a_stranger_does_not_pass_for_maintenance_by_its_name(
     cron_conn: Connection, role: str, command: str, finding: str
 ) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
     cron_conn.execute(
-        "SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', %s, current_database(), %s)", [command, role]
+        "SELECT cron.schedule_in_database('messages:maintenance', '* * * * *', %s, current_database(), %s)",
+        [command, role],
     )
-    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
+    assert run(cron_conn, verbs.maintenance_mode()) == "airflow"
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "warning"
     assert found.finding.startswith(finding)
     fix(cron_conn, found.fix)
-    assert check(cron_conn, "cron_jobs").finding.endswith("does the upkeep as messages_cron")
+    assert check(cron_conn, "cron_jobs").finding.endswith("runs maintenance as messages_cron")
 
 
 @pytest.mark.cron
 def test_a_job_for_another_database_does_not_pass_and_is_not_removed(cron_conn: Connection) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
     cron_conn.execute(
-        "SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', 'postgres')"
+        "SELECT cron.schedule_in_database("
+        "'messages:maintenance', '* * * * *', 'SELECT messages.maintain()', 'postgres')"
     )
-    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
+    assert run(cron_conn, verbs.maintenance_mode()) == "airflow"
     assert check(cron_conn, "cron_jobs").severity == "warning"
     run(cron_conn, verbs.install_cron(CRON_ROLE))
     run(cron_conn, verbs.uninstall_cron())
@@ -437,18 +441,18 @@ def test_a_job_for_another_database_does_not_pass_and_is_not_removed(cron_conn: 
 
 
 @pytest.mark.cron
-def test_a_job_that_is_there_and_does_nothing_is_no_upkeep(cron_session: Connection) -> None:
+def test_a_job_that_is_there_and_does_nothing_is_no_maintenance(cron_session: Connection) -> None:
     run(cron_session, verbs.install_cron(CRON_ROLE))
     assert check(cron_session, "cron_jobs").severity == "ok"
     pass_minutes(cron_session, 4)
-    assert run(cron_session, verbs.upkeep_mode()) == "airflow"
+    assert run(cron_session, verbs.maintenance_mode()) == "airflow"
     idle = check(cron_session, "cron_jobs")
     assert idle.severity == "warning"
-    assert re.match(r"pg_cron job \d+ did no upkeep for 00:04:0\d$", idle.finding)
+    assert re.match(r"pg_cron job \d+ did no maintenance for 00:04:0\d$", idle.finding)
     fix(cron_session, idle.fix)
     assert check(cron_session, "cron_jobs").severity == "ok"
-    upkeep_of_pg_cron(cron_session)
-    assert run(cron_session, verbs.upkeep_mode()) == "pg_cron"
+    maintenance_of_pg_cron(cron_session)
+    assert run(cron_session, verbs.maintenance_mode()) == "pg_cron"
 
 
 @pytest.mark.cron
@@ -459,7 +463,7 @@ def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it
     run(cron_conn, verbs.install_cron("postgres"))
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "critical"
-    assert "(messages:upkeep) runs as the superuser postgres" in found.finding
+    assert "(messages:maintenance) runs as the superuser postgres" in found.finding
     fix(cron_conn, found.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     owners = "SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'"
@@ -467,10 +471,12 @@ def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it
 
 
 @pytest.mark.cron
-def test_the_login_of_the_jobs_has_to_be_able_to_do_the_upkeep(cron_conn: Connection, role: str) -> None:
-    with pytest.raises(InvalidArgument, match="role 'messages_upkeep' may not log in"), cron_conn.transaction():
-        run(cron_conn, verbs.install_cron("messages_upkeep"))
-    refused = pytest.raises(InvalidArgument, match=f"may not execute messages.upkeep.*GRANT messages_upkeep TO {role}")
+def test_the_login_of_the_jobs_has_to_be_able_to_run_maintenance(cron_conn: Connection, role: str) -> None:
+    with pytest.raises(InvalidArgument, match="role 'messages_maintenance' may not log in"), cron_conn.transaction():
+        run(cron_conn, verbs.install_cron("messages_maintenance"))
+    refused = pytest.raises(
+        InvalidArgument, match=f"may not execute messages.maintain.*GRANT messages_maintenance TO {role}"
+    )
     with refused, cron_conn.transaction():
         run(cron_conn, verbs.install_cron(role))
 
@@ -586,8 +592,8 @@ def wide(wide_dsn: str) -> Iterator[Connection]:
         yield conn
 
 
-def test_a_durable_server_with_its_upkeep_done_is_healthy(wide: Connection) -> None:
-    run(wide, verbs.upkeep())
+def test_a_durable_server_with_its_maintenance_done_is_healthy(wide: Connection) -> None:
+    run(wide, verbs.maintain())
     assert [one for one in run(wide, verbs.health()) if one.severity != "ok"] == []
 
 
@@ -741,7 +747,7 @@ def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Co
     (leased,) = run(conn, verbs.lease("default"))
     run(conn, verbs.archive(leased.lock_token, [leased.id], result="rejected"))
     before = conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall()
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     stray = check(conn, "archive_partitions")
     assert stray.severity == "warning"
     assert stray.finding.endswith("the default partition has messages")
@@ -756,7 +762,7 @@ def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Co
     run(conn, verbs.archive(leased.lock_token, [leased.id], result="failed"))
     assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
     assert conn.execute("SELECT messages.adopt_archive_default()").fetchone() == (None,)
-    assert run(conn, verbs.upkeep())["partitions_made"] == 0
+    assert run(conn, verbs.maintain())["partitions_made"] == 0
 
 
 def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None:
@@ -829,8 +835,8 @@ UNDIVIDED: dict[str, tuple[Callable[[Connection], object], str]] = {
     ),
     "archive_partitions": (forget_partitions, "SELECT FROM messages.archive_policy FOR UPDATE"),
     "copy": (
-        lambda conn: conn.execute("UPDATE messages.upkeep_run SET server = 1"),
-        "SELECT FROM messages.upkeep_run FOR UPDATE",
+        lambda conn: conn.execute("UPDATE messages.maintenance_run SET server = 1"),
+        "SELECT FROM messages.maintenance_run FOR UPDATE",
     ),
 }
 
@@ -840,7 +846,7 @@ def test_a_fix_that_takes_long_ends_under_a_statement_timeout(
     conn: Connection, connect: Callable[..., Connection], name: str
 ) -> None:
     damage, held = UNDIVIDED[name]
-    conn.execute("SELECT messages.upkeep()")
+    conn.execute("SELECT messages.maintain()")
     damage(conn)
     severity, _, found_fix = internal(conn, f"health_{name}")
     assert severity != "ok"
@@ -878,7 +884,7 @@ def test_dead_messages_that_nobody_decides_about_are_named_and_the_fix_discards_
     found = check(conn, "dead_messages", waiting_for=AT_ONCE)
     assert found.severity == "warning"
     assert re.fullmatch(
-        rf"dead messages that wait for a remedy: 1; the oldest \({result}, of queue orders\) for 00:00:\d\d",
+        rf"open dead messages: 1; the oldest \({result}, of queue orders\) for 00:00:\d\d",
         found.finding,
     )
     fix(conn, found.fix)
@@ -967,7 +973,7 @@ def test_a_group_is_not_named_while_somebody_repairs_its_dead_message(
     assert check(conn, "groups", waiting_for=AT_ONCE).severity == "ok"
 
 
-def test_a_group_that_waits_though_it_has_a_place_is_named_and_the_upkeep_lets_it_in(
+def test_a_group_that_waits_though_it_has_a_place_is_named_and_maintenance_lets_it_in(
     conn: Connection, queue: Callable[..., str]
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3], group_keys=["a", "a", "b"]))

@@ -19,7 +19,7 @@ flights_died = Asset(
     watchers=[
         AssetWatcher(
             name="flights_died",
-            trigger=PgQueueDeadMessageTrigger(queue_name="flights", results=["rejected"], ring_every=60),
+            trigger=PgQueueDeadMessageTrigger(queue_name="flights", results=["rejected"], notify_every=60),
         )
     ],
 )
@@ -32,7 +32,7 @@ def correct(flight: DeadMessage) -> Any:
     return Dismiss("no aircraft was assigned")
 
 
-with DAG("pgqueue_remediate_dead", schedule=[flights_died], max_active_runs=1, tags=["pgqueue"], doc_md=__doc__) as dag:
+with DAG("pgqueue_resolve_dead", schedule=[flights_died], max_active_runs=1, tags=["pgqueue"], doc_md=__doc__) as dag:
     PgQueueRequeueOperator(
         task_id="repair",
         queue_name="flights",

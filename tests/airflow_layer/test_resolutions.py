@@ -1,4 +1,4 @@
-"""The tasks of the examples that remedy dead messages, with the templates that Airflow renders."""
+"""The tasks of the examples that resolution dead messages, with the templates that Airflow renders."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_run_of_a_cause_counts_its_messages_and_requeues_them(
     conn_id: str, queue: Queue, run: Run, context: dict[str, Any]
 ) -> None:
     ids = die(conn_id, queue)
-    module = example("pgqueue_remediate_causes")
+    module = example("pgqueue_resolve_causes")
     (found,) = run(module.causes.get_task("causes"))
     started = module.run_of(found)
     assert started["trigger_run_id"] == f"{found['fingerprint']}__{ids[-1]}"

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE
-from tests.core.upkeep.test_health import gone, pid_of
+from tests.core.maintenance.test_health import gone, pid_of
 from tools.chapters import functions
 
 Connection = psycopg.Connection[Any]
@@ -27,7 +27,7 @@ CALL = "SELECT %1$L::text, c.severity"
 FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "-- ": (ADMIN, ("orders",)),
     "SELECT messages.purge_cron_history()": (ADMIN, ()),
-    "SELECT messages.upkeep()": (ADMIN, ()),
+    "SELECT messages.maintain()": (ADMIN, ()),
     "SELECT messages.alter_queue(%L": (ADMIN, ("orders",)),
     "SELECT * FROM messages.requeue_dead(%L)": (ADMIN, ("orders",)),
     "SELECT * FROM messages.requeue_dead(%L, ids": (ADMIN, ("orders", "{{1}}")),
@@ -115,7 +115,8 @@ def test_each_fix_runs_as_the_role_that_is_named_under_a_small_timeout(conn: Con
             session = connect(user="fixer")
         session.execute("SET statement_timeout = '2s'")
         said: list[str] = []
-        session.add_notice_handler(lambda notice, said=said: said.append(str(notice.message_primary)))  # type: ignore[misc]
+        # type: ignore[misc]
+        session.add_notice_handler(lambda notice, said=said: said.append(str(notice.message_primary)))
         for statement in statements(fix):
             session.execute(statement.encode())
         assert [one for one in said if "skipping" in one] == [], fix
@@ -129,7 +130,7 @@ def test_each_fix_runs_as_the_role_that_is_named_under_a_small_timeout(conn: Con
 @pytest.mark.cron
 def test_each_fix_of_pg_cron_runs_under_a_small_timeout(cron_conn: Connection) -> None:
     run(cron_conn, verbs.install_cron(CRON_ROLE))
-    cron_conn.execute("CREATE ROLE keeper LOGIN IN ROLE messages_upkeep; GRANT USAGE ON SCHEMA cron TO keeper")
+    cron_conn.execute("CREATE ROLE keeper LOGIN IN ROLE messages_maintenance; GRANT USAGE ON SCHEMA cron TO keeper")
     cron_conn.execute("SET statement_timeout = '5s'")
     try:
         for text in OFFERED:

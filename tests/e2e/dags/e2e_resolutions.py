@@ -1,4 +1,4 @@
-"""DAGs that the end-to-end tests drive: one starts a run for each cause of dead messages, and the run remedies it."""
+"""DAGs that the end-to-end tests drive: one starts a run for each cause of dead messages, and the run resolves it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def run_of(cause: dict[str, Any]) -> dict[str, Any]:
 with DAG("e2e_causes", schedule=None) as causes:
     found = PgQueueDeadMessageSensor(task_id="causes", queue_name="e2e_dead", poll_interval=1.0)
     TriggerDagRunOperator.partial(
-        task_id="start", trigger_dag_id="e2e_remedy", skip_when_already_exists=True
+        task_id="start", trigger_dag_id="e2e_resolution", skip_when_already_exists=True
     ).expand_kwargs(found.output.map(run_of))
 
-with DAG("e2e_remedy", schedule=None) as remedy:
+with DAG("e2e_resolution", schedule=None) as resolution:
     PgQueueRequeueOperator(
         task_id="repair", queue_name="e2e_dead", cause="{{ dag_run.conf['fingerprint'] }}", function=correct
     )

@@ -1,4 +1,4 @@
-"""A worker is rung for every queue, and asks only so often for its own."""
+"""A worker is notified of every queue, and asks only so often for its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Connection = psycopg.Connection[Any]
 CALLS = "SELECT calls FROM pg_stat_user_functions WHERE schemaname = 'messages' AND funcname = 'lease'"
 
 
-def test_a_worker_that_is_rung_for_another_queue_asks_about_ten_times_a_second(
+def test_a_worker_that_is_notified_another_queue_asks_about_ten_times_a_second(
     dsn: str, conn: Connection, queue: Callable[..., str]
 ) -> None:
     queue("busy"), queue("quiet")

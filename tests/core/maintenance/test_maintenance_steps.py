@@ -1,4 +1,4 @@
-"""Nothing that somebody does to one step of the upkeep, or to one queue, stops the rest."""
+"""Nothing that somebody does to one step of maintenance, or to one queue, stops the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from tests.core.upkeep.test_health import check
+from tests.core.maintenance.test_health import check
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -51,7 +51,7 @@ END $$
 FAR_AHEAD = "SELECT setval(mark, 100000000000000000) FROM messages.lane WHERE mark IS NOT NULL"
 NOT_ORDERS = "ALTER TABLE messages.{} ADD CHECK (queue_name <> 'orders') NOT VALID"
 
-# What somebody does, and the step that cannot be done then; None if the upkeep copes with it.
+# What somebody does, and the step that cannot be done then; None if maintenance copes with it.
 WAYS: dict[str, tuple[str, str | None]] = {
     "a raw worker that archives twice and dies": (f"{ARCHIVE_AND_DIE}; {ARCHIVE_AND_DIE}", None),
     "a view on a partition past retention": (OLD + VIEW, "apply_retention"),
@@ -61,13 +61,13 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "a mark that is gone": (DROP_A_MARK, None),
     "a mark that lies far ahead": (FAR_AHEAD, None),
     "a publication of all tables": ("CREATE PUBLICATION everything FOR ALL TABLES", None),
-    "a queue that nobody can look at": (NOT_ORDERS.format("dead_message"), "look_at_next"),
+    "a queue that nobody can look at": (NOT_ORDERS.format("dead_message"), "scan_next"),
     "a history that cannot be written": (NOT_ORDERS.format("history"), "record_history"),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_upkeep_goes_on_beside_what_fails(conn: Connection, queue: Queue, way: str) -> None:
+def test_maintenance_goes_on_beside_what_fails(conn: Connection, queue: Queue, way: str) -> None:
     statement, step = WAYS[way]
     queue("orders", max_attempts=1, retention=timedelta(days=30))
     queue("zebras")
@@ -76,19 +76,19 @@ def test_the_upkeep_goes_on_beside_what_fails(conn: Connection, queue: Queue, wa
     run(conn, verbs.lease("orders", max_messages=2))
     run(conn, verbs.publish("zebras", "ours"))
     run(conn, verbs.lease("zebras"))
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     conn.execute("UPDATE messages.archive_policy SET retention_applied_at = NULL")
     conn.execute(statement.encode())
     conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s'")
-    conn.execute("DELETE FROM messages.upkeep_run")
-    done = run(conn, verbs.upkeep())
+    conn.execute("DELETE FROM messages.maintenance_run")
+    done = run(conn, verbs.maintain())
     assert done["freed"] >= 1
     assert [message.body for message in run(conn, verbs.lease("zebras"))] == ["ours"]
-    assert conn.execute("SELECT count(*) FROM messages.upkeep_run").fetchone() == (1,)
-    failing = {row[0] for row in conn.execute("SELECT step FROM messages.upkeep_failure")}
+    assert conn.execute("SELECT count(*) FROM messages.maintenance_run").fetchone() == (1,)
+    failing = {row[0] for row in conn.execute("SELECT step FROM messages.maintenance_failure")}
     assert failing == ({step} if step else set())
-    assert check(conn, "upkeep_steps").severity == ("warning" if step else "ok")
-    assert (step or "") in check(conn, "upkeep_steps").finding
+    assert check(conn, "maintenance_steps").severity == ("warning" if step else "ok")
+    assert (step or "") in check(conn, "maintenance_steps").finding
 
 
 def test_everything_works_under_a_publication_of_all_tables(conn: Connection, queue: Queue) -> None:
@@ -111,51 +111,51 @@ def test_everything_works_under_a_publication_of_all_tables(conn: Connection, qu
     conn.execute("SELECT messages.partition_archive('day')")
     conn.execute("UPDATE messages.queue SET retention = '1 ms' WHERE queue_name = 'orders'")
     conn.execute("UPDATE messages.archive_policy SET retention_applied_at = NULL")
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (0,)
     assert run(conn, verbs.drop_queue("orders", force=True)) == 0
-    assert conn.execute("SELECT * FROM messages.upkeep_failure").fetchall() == []
+    assert conn.execute("SELECT * FROM messages.maintenance_failure").fetchall() == []
 
 
 def test_a_failure_is_forgotten_when_the_step_succeeds(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.publish("orders", 1))
     conn.execute("ALTER TABLE messages.history ADD CONSTRAINT broken CHECK (false) NOT VALID")
-    run(conn, verbs.upkeep())
-    assert conn.execute("SELECT step FROM messages.upkeep_failure").fetchall() == [("record_history",)]
+    run(conn, verbs.maintain())
+    assert conn.execute("SELECT step FROM messages.maintenance_failure").fetchall() == [("record_history",)]
     conn.execute("ALTER TABLE messages.history DROP CONSTRAINT broken")
-    run(conn, verbs.upkeep())
-    assert conn.execute("SELECT step FROM messages.upkeep_failure").fetchall() == []
+    run(conn, verbs.maintain())
+    assert conn.execute("SELECT step FROM messages.maintenance_failure").fetchall() == []
 
 
 def test_a_failure_that_does_not_come_again_is_forgotten(conn: Connection) -> None:
     """Its queue or partition is gone, so it can never succeed."""
     conn.execute(
-        "INSERT INTO messages.upkeep_failure"
-        " SELECT 'look_at_next', 'q' || n, 'P0001', 'no' FROM generate_series(1, 7) n"
+        "INSERT INTO messages.maintenance_failure"
+        " SELECT 'scan_next', 'q' || n, 'P0001', 'no' FROM generate_series(1, 7) n"
     )
-    assert check(conn, "upkeep_steps").finding.endswith("; and 2 more in messages.upkeep_failure")
-    run(conn, verbs.upkeep())
-    assert check(conn, "upkeep_steps").severity == "warning"
-    conn.execute("UPDATE messages.upkeep_failure SET failed_at = now() - interval '3 hours'")
-    run(conn, verbs.upkeep())
-    assert check(conn, "upkeep_steps").severity == "ok"
+    assert check(conn, "maintenance_steps").finding.endswith("; and 2 more in messages.maintenance_failure")
+    run(conn, verbs.maintain())
+    assert check(conn, "maintenance_steps").severity == "warning"
+    conn.execute("UPDATE messages.maintenance_failure SET failed_at = now() - interval '3 hours'")
+    run(conn, verbs.maintain())
+    assert check(conn, "maintenance_steps").severity == "ok"
 
 
-def test_a_statement_timeout_that_is_too_short_for_all_queues_leaves_some_to_the_next_upkeep(
+def test_a_statement_timeout_that_is_too_short_for_all_queues_leaves_some_to_the_next_maintenance_run(
     conn: Connection, queue: Queue
 ) -> None:
     for number in range(12):
         run(conn, verbs.publish_batch(queue(f"q{number:02}"), list(range(2500))))
-    run(conn, verbs.upkeep())
+    run(conn, verbs.maintain())
     conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s'")
     began = time.monotonic()
-    conn.execute("SELECT messages.look_at_next('')")
+    conn.execute("SELECT messages.scan_next('')")
     conn.execute("SELECT set_config('statement_timeout', %s, false)", [f"{round((time.monotonic() - began) * 6000)}ms"])
     freed = 2500
     for _ in range(100):
         with suppress(ConnectionFailed):  # when something else keeps the machine busy
-            freed += run(conn, verbs.upkeep())["freed"]
+            freed += run(conn, verbs.maintain())["freed"]
         if freed == 30_000:
             return
     pytest.fail(f"only {freed} were freed")

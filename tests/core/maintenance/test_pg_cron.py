@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
-from tests.core.upkeep.test_health import check, fix
+from tests.core.maintenance.test_health import check, fix
 from tests.waiting import PATIENCE, until, until_waiting
 from tools.postgres import Cluster
 
@@ -26,8 +26,10 @@ def test_pg_cron_publishes_as_a_login_that_may(cron_session: Connection, cron_ds
         cron_session.execute("GRANT USAGE ON SCHEMA cron TO shop; LISTEN new_message")
         with psycopg.connect(cron_dsn, user="shop", autocommit=True) as shop:
             shop.execute("SELECT cron.schedule('minutely', '* * * * *', $$SELECT messages.publish('default', '7')$$)")
-        (rung,) = cron_session.notifies(timeout=75, stop_after=1)
-        assert cron_session.execute("SELECT id::text, message FROM messages.message").fetchall() == [(rung.payload, 7)]
+        (notified,) = cron_session.notifies(timeout=75, stop_after=1)
+        assert cron_session.execute("SELECT id::text, message FROM messages.message").fetchall() == [
+            (notified.payload, 7)
+        ]
         assert check(cron_session, "cron_jobs").severity != "critical"
     finally:
         cron_session.execute("SELECT cron.unschedule(jobid) FROM cron.job WHERE username = 'shop'")
@@ -36,44 +38,45 @@ def test_pg_cron_publishes_as_a_login_that_may(cron_session: Connection, cron_ds
 
 def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_session: Connection) -> None:
     run(cron_session, verbs.install_cron(CRON_ROLE))
-    broken = "SELECT cron.alter_job(jobid, command => 'SELECT messages.upkeep(), 1/0') FROM cron.job"
-    cron_session.execute(f"{broken} WHERE jobname = 'messages:upkeep'".encode())
+    broken = "SELECT cron.alter_job(jobid, command => 'SELECT messages.maintain(), 1/0') FROM cron.job"
+    cron_session.execute(f"{broken} WHERE jobname = 'messages:maintenance'".encode())
     # pg_cron may miss the first minute.
     failed = "SELECT FROM cron.job_run_details WHERE status = 'failed'"
     until(lambda: cron_session.execute(failed).rowcount, timeout=180, what="a minute of pg_cron")
     found = check(cron_session, "cron_jobs")
     assert found.severity == "critical"
-    assert re.search(r"last run of pg_cron job \d+ \(upkeep\) failed: ERROR: +division by zero", found.finding)
+    assert re.search(r"last run of pg_cron job \d+ \(maintenance\) failed: ERROR: +division by zero", found.finding)
     fix(cron_session, found.fix)
     assert check(cron_session, "cron_jobs").severity == "ok"
 
 
-def test_an_installation_holds_nothing_that_an_upkeep_needs_while_it_waits_for_one(
+def test_an_installation_holds_nothing_that_a_maintenance_run_needs_while_it_waits_for_one(
     cron_session: Connection, cron_dsn: str
 ) -> None:
     install(cron_session)
     with (
-        psycopg.connect(cron_dsn, application_name="upkeep") as upkeep,
+        psycopg.connect(cron_dsn, application_name="maintenance") as maintenance,
         psycopg.connect(cron_dsn, autocommit=True) as installing,
         ThreadPoolExecutor(1) as pool,
     ):
-        # So begins an upkeep.
-        upkeep.execute("SELECT FROM messages.upkeep_run FOR NO KEY UPDATE")
+        # So begins a maintenance run.
+        maintenance.execute("SELECT FROM messages.maintenance_run FOR NO KEY UPDATE")
         installed = pool.submit(install, installing)
         until_waiting(cron_session)
-        upkeep.execute("SET LOCAL lock_timeout = '1s'; SELECT messages.upkeep()")
-        upkeep.commit()
-        assert installed.result(timeout=PATIENCE)["upkeep_mode"] == "pg_cron"
+        maintenance.execute("SET LOCAL lock_timeout = '1s'; SELECT messages.maintain()")
+        maintenance.commit()
+        assert installed.result(timeout=PATIENCE)["maintenance_mode"] == "pg_cron"
 
 
-def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_session: Connection) -> None:
+def test_a_member_of_the_owner_who_replaces_maintenance_gets_no_superuser(cron_session: Connection) -> None:
     install(cron_session)
-    assert run(cron_session, verbs.upkeep_mode()) == "pg_cron"
+    assert run(cron_session, verbs.maintenance_mode()) == "pg_cron"
     cron_session.execute("SET ROLE messages_owner")
     cron_session.execute(
         "CREATE TABLE messages.proof AS SELECT current_user AS who, false AS super LIMIT 0;"
         " GRANT INSERT ON messages.proof TO PUBLIC;"
-        "CREATE OR REPLACE FUNCTION messages.upkeep(with_queues boolean DEFAULT true) RETURNS jsonb LANGUAGE sql AS $$"
+        "CREATE OR REPLACE FUNCTION messages.maintain(with_queues boolean DEFAULT true) RETURNS jsonb"
+        " LANGUAGE sql AS $$"
         " INSERT INTO messages.proof SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user;"
         " SELECT '{}'::jsonb $$"
     )
@@ -94,7 +97,7 @@ def of_its_own(another_cluster: Callable[..., Cluster]) -> Cluster:
     return cluster
 
 
-def test_a_launcher_that_died_is_critical_and_airflow_does_the_upkeep_until_the_server_restarts(
+def test_a_launcher_that_died_is_critical_and_airflow_runs_maintenance_until_the_server_restarts(
     of_its_own: Cluster,
 ) -> None:
     launcher = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cron launcher'"
@@ -102,21 +105,24 @@ def test_a_launcher_that_died_is_critical_and_airflow_does_the_upkeep_until_the_
         run(conn, verbs.install_cron(CRON_ROLE))
         (pid,) = until(lambda: conn.execute(launcher).fetchone())
         conn.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
-        conn.execute("UPDATE messages.upkeep_run SET cron_at = cron_at - interval '2 minutes'")
+        assert run(conn, verbs.maintenance_mode()) == "pg_cron"
+        conn.execute("UPDATE messages.maintenance_run SET cron_at = cron_at - interval '2 minutes'")
         dead = check(conn, "cron_jobs")
         assert dead.severity == "critical"
         assert re.fullmatch(
-            r"pg_cron job \d+ did no upkeep for 00:02:0\d: the launcher of pg_cron does not run", dead.finding
+            r"pg_cron job \d+ did no maintenance for 00:02:0\d: the launcher of pg_cron does not run", dead.finding
         )
         fix(conn, dead.fix)
-        assert check(conn, "upkeep_lag").severity == "ok"
+        assert check(conn, "maintenance_lag").severity == "ok"
         # What the one cannot, the other does at once, and the check keeps saying so.
         assert check(conn, "cron_jobs").severity == "critical"
-        conn.execute("UPDATE messages.upkeep_run SET cron_at = cron_at - interval '2 minutes'")
-        assert run(conn, verbs.upkeep_mode()) == "airflow"
+        conn.execute("UPDATE messages.maintenance_run SET cron_at = cron_at - interval '2 minutes'")
+        assert run(conn, verbs.maintenance_mode()) == "airflow"
     of_its_own.restart()
     with psycopg.connect(of_its_own.dsn("shop"), autocommit=True, application_name="by hand") as conn:
-        until(lambda: run(conn, verbs.upkeep_mode()) == "pg_cron", timeout=180, what="a minute of pg_cron")
-        assert conn.execute("SELECT done_by, cron_role FROM messages.upkeep_run").fetchone() == ("pg_cron", CRON_ROLE)
+        until(lambda: run(conn, verbs.maintenance_mode()) == "pg_cron", timeout=180, what="a minute of pg_cron")
+        assert conn.execute("SELECT done_by, cron_role FROM messages.maintenance_run").fetchone() == (
+            "pg_cron",
+            CRON_ROLE,
+        )
         assert check(conn, "cron_jobs").severity == "ok"

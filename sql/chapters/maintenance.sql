@@ -1,15 +1,15 @@
--- Upkeep: what runs every minute, and pg_cron, which may run it.
+-- Maintenance: what runs every minute, and pg_cron, which may run it.
 --
--- The upkeep adds speed, never correctness. It looks at each queue that has messages (look_at_next). Then it makes partitions, applies
+-- Maintenance adds speed, never correctness. It looks at each queue that has messages (scan_next). Then it makes partitions, applies
 -- retention, records the history, and deletes records that are kept for a limited time. A step that fails is recorded and stops no
--- other. take_over lets a copy of the queue, such as a restored dump, continue by itself.
+-- other. adopt_copy lets a copy of the queue, such as a restored dump, continue by itself.
 --
--- install_cron gives the upkeep to pg_cron, which runs it as a login of its own; upkeep_mode returns who does it. The checks of
+-- install_cron gives maintenance to pg_cron, which runs it as a login of its own; maintenance_mode returns who does it. The checks of
 -- pg_cron that health() calls stand here too. Statements on tables of pg_cron are dynamic, because a database may have no pg_cron.
 --
--- Tables: upkeep_run, upkeep_failure.
+-- Tables: maintenance_run, maintenance_failure.
 
-CREATE OR REPLACE FUNCTION messages.upkeep(with_queues boolean DEFAULT true) RETURNS jsonb
+CREATE OR REPLACE FUNCTION messages.maintain(with_queues boolean DEFAULT true) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -22,26 +22,26 @@ DECLARE
     by_cron  boolean     := current_setting('application_name') = 'pg_cron';
     freed    bigint      := 0;
     archived bigint      := 0;
-    rung     bigint      := 0;
+    notified     bigint      := 0;
     locks    bigint      := 0;
     done     jsonb       := '{}';
 BEGIN
-    INSERT INTO messages.upkeep_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.upkeep_run) ON CONFLICT DO NOTHING;
+    INSERT INTO messages.maintenance_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.maintenance_run) ON CONFLICT DO NOTHING;
     -- One at a time is enough; the others find nothing to do.
-    SELECT CASE WHEN upkeep.with_queues THEN coalesce(u.next_queue, '') END INTO name FROM messages.upkeep_run u FOR NO KEY UPDATE SKIP LOCKED;
+    SELECT CASE WHEN maintain.with_queues THEN coalesce(u.next_queue, '') END INTO name FROM messages.maintenance_run u FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        RETURN jsonb_build_object('skipped', 'another upkeep is running');
+        RETURN jsonb_build_object('skipped', 'another maintenance run is in progress');
     END IF;
-    PERFORM messages.pause_rings();
+    PERFORM messages.pause_notifications();
     -- Here and below, a stored time that lies ahead is of a clock that was wrong, and counts as none.
     -- What a statement_timeout would undo is left to the next; and so is what would lock more than about a thousand relations until the commit.
     WHILE name IS NOT NULL AND locks < 900 AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
         locks := locks + 1 + (SELECT count(l.mark) FROM messages.lane l WHERE l.queue_name = name);
-        SELECT * INTO next FROM messages.look_at_next(name);
+        SELECT * INTO next FROM messages.scan_next(name);
         name := next.queue_name;
         freed := freed + next.freed;
         archived := archived + next.archived;
-        rung := rung + next.rung;
+        notified := notified + next.notified;
     END LOOP;
     -- What locks the archive comes last, because everybody who archives waits from there to the commit.
     FOR step IN
@@ -60,24 +60,24 @@ BEGIN
         BEGIN
             EXECUTE step.statement INTO outcome;
             done := done || coalesce(outcome, '{}');
-            PERFORM messages.record_upkeep_step(step.name, '');
+            PERFORM messages.record_maintenance_step(step.name, '');
         EXCEPTION WHEN OTHERS THEN
-            PERFORM messages.record_upkeep_step(step.name, '', SQLSTATE, SQLERRM);
+            PERFORM messages.record_maintenance_step(step.name, '', SQLSTATE, SQLERRM);
         END;
     END LOOP;
     -- Retention is applied each hour. A failure that has not come back since then is over, or its queue or partition is gone.
-    DELETE FROM messages.upkeep_failure f WHERE f.failed_at NOT BETWEEN clock_timestamp() - interval '2 hours' AND clock_timestamp();
-    UPDATE messages.upkeep_run u
+    DELETE FROM messages.maintenance_failure f WHERE f.failed_at NOT BETWEEN clock_timestamp() - interval '2 hours' AND clock_timestamp();
+    UPDATE messages.maintenance_run u
        SET finished_at = clock_timestamp(), done_by = coalesce(nullif(current_setting('application_name'), ''), session_user), next_queue = name,
            cron_at = CASE WHEN by_cron THEN clock_timestamp() ELSE u.cron_at END, cron_role = CASE WHEN by_cron THEN session_user ELSE u.cron_role END;
-    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'partitions_made', 0, 'partitions_dropped', 0,
+    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'notified', notified, 'partitions_made', 0, 'partitions_dropped', 0,
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
-COMMENT ON FUNCTION messages.upkeep(boolean) IS
-    'Ends what is due, rings again for what waits, in some hundred queues that have messages, after which the next upkeep continues; makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which look_at_next() went through before. A step that fails is a warning and a row of health(), and leaves the others alone.'
-    ' [for: upkeep]';
+COMMENT ON FUNCTION messages.maintain(boolean) IS
+    'Ends what is due, notifies again for what waits, in some hundred queues that have messages, after which the next maintenance run continues; makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and notified of (notified). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which scan_next() went through before. A step that fails is a warning and a row of health(), and leaves the others alone.'
+    ' [for: maintenance]';
 
-CREATE OR REPLACE FUNCTION messages.look_at_next(INOUT queue_name text, OUT freed bigint, OUT archived bigint, OUT rung bigint)
+CREATE OR REPLACE FUNCTION messages.scan_next(INOUT queue_name text, OUT freed bigint, OUT archived bigint, OUT notified bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -91,43 +91,43 @@ BEGIN
                   (SELECT t.queue_name FROM messages.timer t WHERE t.queue_name >= given ORDER BY t.queue_name LIMIT 1));
     freed := 0;
     archived := 0;
-    rung := 0;
+    notified := 0;
     -- What fails for one queue must not keep the others from being looked at.
     BEGIN
-        PERFORM messages.mend_lanes(here);
+        PERFORM messages.repair_lanes(here);
         SELECT * INTO freed, archived, more FROM messages.end_due(here, 5000);
-        PERFORM messages.look(here) WHERE NOT more;
-        rung := coalesce((SELECT messages.ring(here, 100) FROM messages.queue q
-                           WHERE q.queue_name = here AND NOT more AND q.notify <> 'off' AND NOT q.paused AND NOT messages.rings_are_paused()), 0);
-        PERFORM messages.record_upkeep_step('look_at_next', here);
+        PERFORM messages.scan_queue(here) WHERE NOT more;
+        notified := coalesce((SELECT messages.notify_waiting(here, 100) FROM messages.queue q
+                           WHERE q.queue_name = here AND NOT more AND q.notify <> 'off' AND NOT q.paused AND NOT messages.notifications_are_paused()), 0);
+        PERFORM messages.record_maintenance_step('scan_next', here);
     EXCEPTION WHEN OTHERS THEN
         more := false;
-        PERFORM messages.record_upkeep_step('look_at_next', coalesce(here, ''), SQLSTATE, SQLERRM);
+        PERFORM messages.record_maintenance_step('scan_next', coalesce(here, ''), SQLSTATE, SQLERRM);
     END;
     queue_name := CASE WHEN more THEN here ELSE
         least((SELECT m.queue_name FROM messages.message_rows m WHERE m.queue_name > here ORDER BY m.queue_name LIMIT 1),
               (SELECT t.queue_name FROM messages.timer t WHERE t.queue_name > here ORDER BY t.queue_name LIMIT 1)) END;
 END $$;
-COMMENT ON FUNCTION messages.look_at_next(text) IS
-    'The first part of an upkeep, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, rings again for what waits in it, and returns the name for the next call, which is NULL after the last. Begin with an empty name. An error is recorded for health(), and the next queue follows.'
-    ' [for: upkeep]';
+COMMENT ON FUNCTION messages.scan_next(text) IS
+    'The first part of a maintenance run, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, notifies again for what waits in it, and returns the name for the next call, which is NULL after the last. Begin with an empty name. An error is recorded for health(), and the next queue follows.'
+    ' [for: maintenance]';
 
-CREATE OR REPLACE FUNCTION messages.record_upkeep_step(step text, subject text, state text DEFAULT NULL, error text DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION messages.record_maintenance_step(step text, subject text, state text DEFAULT NULL, error text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF record_upkeep_step.state IS NULL THEN
-        DELETE FROM messages.upkeep_failure f WHERE f.step = record_upkeep_step.step AND f.subject = left(record_upkeep_step.subject, 255);
+    IF record_maintenance_step.state IS NULL THEN
+        DELETE FROM messages.maintenance_failure f WHERE f.step = record_maintenance_step.step AND f.subject = left(record_maintenance_step.subject, 255);
         RETURN;
     END IF;
-    RAISE WARNING 'the upkeep could not do %(%): %', record_upkeep_step.step, left(record_upkeep_step.subject, 255), left(record_upkeep_step.error, 500);
-    INSERT INTO messages.upkeep_failure AS f (step, subject, sqlstate, error)
-    VALUES (record_upkeep_step.step, left(record_upkeep_step.subject, 255), record_upkeep_step.state, left(record_upkeep_step.error, 500))
+    RAISE WARNING 'maintenance could not run %(%): %', record_maintenance_step.step, left(record_maintenance_step.subject, 255), left(record_maintenance_step.error, 500);
+    INSERT INTO messages.maintenance_failure AS f (step, subject, sqlstate, error)
+    VALUES (record_maintenance_step.step, left(record_maintenance_step.subject, 255), record_maintenance_step.state, left(record_maintenance_step.error, 500))
     ON CONFLICT (step, subject) DO UPDATE SET sqlstate = excluded.sqlstate, error = excluded.error, failed_at = excluded.failed_at;
 END $$;
-COMMENT ON FUNCTION messages.record_upkeep_step(text, text, text, text) IS
-    'Records that a step of the upkeep failed for a queue or partition, with a warning, or, without a state, that it succeeded.'
+COMMENT ON FUNCTION messages.record_maintenance_step(text, text, text, text) IS
+    'Records that a step of maintenance failed for a queue or partition, with a warning, or, without a state, that it succeeded.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.delete_expired_records(max_rows integer DEFAULT 50000) RETURNS void
@@ -152,16 +152,16 @@ BEGIN
     LOOP
         BEGIN
             PERFORM messages.drop_or_empty_stage(stage.number);
-            PERFORM messages.record_upkeep_step('drop_or_empty_stage', stage.number::text);
+            PERFORM messages.record_maintenance_step('drop_or_empty_stage', stage.number::text);
         EXCEPTION WHEN OTHERS THEN
-            PERFORM messages.record_upkeep_step('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
+            PERFORM messages.record_maintenance_step('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
         END;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90; drops stages whose job died a day ago.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.take_over() RETURNS jsonb
+CREATE OR REPLACE FUNCTION messages.adopt_copy() RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -172,7 +172,7 @@ DECLARE
     renamed bigint := 0;
     counter record;
 BEGIN
-    PERFORM messages.lock_row('messages.upkeep_run');
+    PERFORM messages.lock_row('messages.maintenance_run');
     FOR counter IN
         SELECT v.sequence, greatest(v.used, 1) AS used FROM (VALUES
             ('messages.message_id_seq'::regclass, (SELECT greatest(max(m.id), (SELECT max(a.id) FROM messages.archive_rows a)) FROM messages.message_rows m)),
@@ -184,20 +184,20 @@ BEGIN
         PERFORM setval(counter.sequence, counter.used);
         moved := moved + 1;
     END LOOP;
-    -- Only what is missing is made. Marks that came with the copy are corrected by the next look, and a look is due in a minute at most.
-    PERFORM messages.check_lock_room('take_over()', (
+    -- Only what is missing is made. Marks that came with the copy are corrected by the next scan, and a scan is due in a minute at most.
+    PERFORM messages.check_lock_room('adopt_copy()', (
         SELECT count(*) FROM (
-            SELECT q.look_due FROM messages.queue q
+            SELECT q.scan_due FROM messages.queue q
             UNION ALL
             SELECT q.rate_mark FROM messages.queue q WHERE q.rate_limit IS NOT NULL
             UNION ALL
             SELECT l.mark FROM messages.used_lanes() u LEFT JOIN messages.lane l USING (queue_name, priority)) needed (sequence)
          WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = needed.sequence)));
-    PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
+    PERFORM messages.repair_lanes(q.queue_name) FROM messages.queue q;
     PERFORM messages.open_lane(u.queue_name, u.priority) FROM messages.used_lanes() u;
-    PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
-    made := messages.mend_timers();
-    PERFORM setval('messages.rings_paused_until', 1);
+    PERFORM messages.repair_lanes(q.queue_name) FROM messages.queue q;
+    made := messages.repair_timers();
+    PERFORM setval('messages.notifications_paused_until', 1);
     -- The places in the log are transactions of the server that the archive comes from. Where they lie in the future of this
     -- one, nobody would read them for years: move them into its past, in the same order.
     SELECT max(a.xid) INTO newest FROM messages.archive_rows a;
@@ -207,11 +207,11 @@ BEGIN
     END IF;
     PERFORM messages.begin_history();
     PERFORM messages.make_archive_partitions();
-    UPDATE messages.upkeep_run u SET server = c.system_identifier FROM pg_control_system() c;
+    UPDATE messages.maintenance_run u SET server = c.system_identifier FROM pg_control_system() c;
     RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed);
 END $$;
-COMMENT ON FUNCTION messages.take_over() IS
-    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; an installation calls it if the server is not that of the last installation. PQ016: an upkeep runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.'
+COMMENT ON FUNCTION messages.adopt_copy() IS
+    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; an installation calls it if the server is not that of the last installation. PQ016: maintenance runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.schema_version() RETURNS integer
@@ -234,25 +234,25 @@ DECLARE
     home   text := current_database();
     made   CONSTANT boolean := EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron');
     -- One statement, or pg_cron would run it in a single transaction.
-    upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN PERFORM pg_catalog.set_config(''application_name'', ''pg_cron'', false); '
-        'WHILE next IS NOT NULL LOOP next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; '
-        'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.upkeep(with_queues => false); END $upkeep$';
+    maintenance CONSTANT text := 'DO $maintenance$ DECLARE next text := ''''; BEGIN PERFORM pg_catalog.set_config(''application_name'', ''pg_cron'', false); '
+        'WHILE next IS NOT NULL LOOP next := (messages.scan_next(next)).queue_name; COMMIT; END LOOP; '
+        'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.maintain(with_queues => false); END $maintenance$';
 BEGIN
     IF NOT made THEN
         BEGIN
             home := current_setting('cron.database_name', true);
         EXCEPTION WHEN insufficient_privilege THEN
             RAISE EXCEPTION 'pg_cron is not in database %', quote_literal(current_database()) USING ERRCODE = 'PQ006',
-                HINT = format('A superuser can create it: CREATE EXTENSION pg_cron; GRANT USAGE ON SCHEMA cron TO %I; or let Airflow do the upkeep.', current_user);
+                HINT = format('A superuser can create it: CREATE EXTENSION pg_cron; GRANT USAGE ON SCHEMA cron TO %I; or let Airflow run maintenance.', current_user);
         END;
     END IF;
     IF home IS NULL THEN
         RAISE EXCEPTION 'pg_cron is not loaded' USING ERRCODE = 'PQ006',
-            HINT = format('Set shared_preload_libraries = ''pg_cron'' and cron.database_name = %L in postgresql.conf and restart, or let Airflow do the upkeep.', current_database());
+            HINT = format('Set shared_preload_libraries = ''pg_cron'' and cron.database_name = %L in postgresql.conf and restart, or let Airflow run maintenance.', current_database());
     ELSIF home <> current_database() THEN
         RAISE EXCEPTION 'pg_cron lives in database %, not in %', quote_literal(home), quote_literal(current_database())
             USING ERRCODE = 'PQ006',
-            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(%3$L, ''* * * * *'', %2$L, %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database(), upkeep, 'messages:upkeep:' || current_database());
+            HINT = format('Run there, for a login that is a member of messages_maintenance: SELECT cron.schedule_in_database(%3$L, ''* * * * *'', %2$L, %1$L, ''messages_cron''); or let Airflow run maintenance.', current_database(), maintenance, 'messages:maintenance:' || current_database());
     END IF;
     -- Members of messages_owner may replace the functions: in a job of a superuser that would be a way to all of the server.
     IF install_cron.run_as IS NULL AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
@@ -272,42 +272,42 @@ BEGIN
     PERFORM messages.uninstall_cron();
     -- pg_cron lets everybody call schedule, but only superusers schedule_in_database.
     EXECUTE CASE WHEN install_cron.run_as <> current_user
-        THEN $job$ SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', $2, current_database(), $1) $job$
-        ELSE $job$ SELECT cron.schedule('messages:upkeep', '* * * * *', $2) $job$ END USING install_cron.run_as, upkeep;
+        THEN $job$ SELECT cron.schedule_in_database('messages:maintenance', '* * * * *', $2, current_database(), $1) $job$
+        ELSE $job$ SELECT cron.schedule('messages:maintenance', '* * * * *', $2) $job$ END USING install_cron.run_as, maintenance;
     PERFORM messages.expect_cron(coalesce(install_cron.run_as, current_user));
-    RETURN 'messages:upkeep';
+    RETURN 'messages:maintenance';
 END $$;
 COMMENT ON FUNCTION messages.install_cron(text) IS
-    'Runs messages.upkeep() every minute through pg_cron, in one job for all queues, as the login run_as (the caller if NULL); returns the name of the job. A superuser has to name one; if there is no such role, it is made as a member of messages_upkeep. PQ004: a superuser named none; PQ006: no pg_cron here, with the fix.'
-    ' [for: upkeep]';
+    'Runs messages.maintain() every minute through pg_cron, in one job for all queues, as the login run_as (the caller if NULL); returns the name of the job. A superuser has to name one; if there is no such role, it is made as a member of messages_maintenance. PQ004: a superuser named none; PQ006: no pg_cron here, with the fix.'
+    ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.prepare_cron_role(role_name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    needed CONSTANT regprocedure[] := '{messages.upkeep(boolean),messages.look_at_next(text),messages.purge_cron_history(integer)}';
+    needed CONSTANT regprocedure[] := '{messages.maintain(boolean),messages.scan_next(text),messages.purge_cron_history(integer)}';
     login  record;
 BEGIN
     SELECT * INTO login FROM pg_roles r WHERE r.rolname = role_name;
     IF NOT FOUND THEN
         EXECUTE format('CREATE ROLE %I LOGIN', role_name);
-        IF to_regrole('messages_upkeep') IS NULL THEN
+        IF to_regrole('messages_maintenance') IS NULL THEN
             EXECUTE format('GRANT USAGE ON SCHEMA messages TO %I', role_name);
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', array_to_string(needed, ', '), role_name);
         ELSE
-            EXECUTE format('GRANT messages_upkeep TO %I', role_name);
+            EXECUTE format('GRANT messages_maintenance TO %I', role_name);
         END IF;
     ELSIF NOT login.rolcanlogin THEN
         RAISE EXCEPTION 'role % may not log in, as pg_cron has to', quote_literal(role_name)
-            USING ERRCODE = 'PQ004', HINT = 'Name a login that is a member of messages_upkeep.';
+            USING ERRCODE = 'PQ004', HINT = 'Name a login that is a member of messages_maintenance.';
     ELSIF NOT (has_schema_privilege(role_name, 'messages', 'USAGE')
                AND (SELECT bool_and(has_function_privilege(role_name, one, 'EXECUTE')) FROM unnest(needed) AS one)) THEN
         RAISE EXCEPTION 'role % may not execute %', quote_literal(role_name), array_to_string(needed, ', ')
-            USING ERRCODE = 'PQ004', HINT = format('GRANT messages_upkeep TO %I', role_name);
+            USING ERRCODE = 'PQ004', HINT = format('GRANT messages_maintenance TO %I', role_name);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.prepare_cron_role(text) IS
-    'Makes a login that may do the upkeep, if there is no such role. PQ004: the role exists and may not log in, or may not do the upkeep.'
+    'Makes a login that may run maintenance, if there is no such role. PQ004: the role exists and may not log in, or may not run maintenance.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.show_cron_jobs_to_owner() RETURNS boolean
@@ -341,14 +341,14 @@ CREATE OR REPLACE FUNCTION messages.expect_cron(run_as text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '30s'
 AS $$
 BEGIN
-    INSERT INTO messages.upkeep_run AS u (cron_at, cron_role) VALUES (CASE WHEN run_as IS NOT NULL THEN clock_timestamp() END, run_as)
+    INSERT INTO messages.maintenance_run AS u (cron_at, cron_role) VALUES (CASE WHEN run_as IS NOT NULL THEN clock_timestamp() END, run_as)
     ON CONFLICT (only_row) DO UPDATE SET cron_at = excluded.cron_at, cron_role = excluded.cron_role;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    PERFORM messages.raise_in_use('the upkeep');
+    PERFORM messages.raise_in_use('maintenance');
 END $$;
 COMMENT ON FUNCTION messages.expect_cron(text) IS
-    'Records that pg_cron was given the upkeep, as this login, and so has three minutes to begin; NULL records that pg_cron no longer has it. PQ016: an upkeep ran for half a minute.'
-    ' [for: upkeep]';
+    'Records that pg_cron was given maintenance, as this login, and so has three minutes to begin; NULL records that pg_cron no longer has it. PQ016: maintenance ran for half a minute.'
+    ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.uninstall_cron() RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
@@ -359,7 +359,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') AND has_schema_privilege('cron', 'USAGE') THEN
         EXECUTE $jobs$
             SELECT count(cron.unschedule(jobid)) FROM cron.job
-             WHERE jobname LIKE 'messages:upkeep%' AND database = current_database()
+             WHERE jobname LIKE 'messages:maintenance%' AND database = current_database()
                AND (username = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
         $jobs$ INTO removed;
     END IF;
@@ -367,7 +367,7 @@ BEGIN
     RETURN removed;
 END $$;
 COMMENT ON FUNCTION messages.uninstall_cron() IS 'Removes the pg_cron jobs of the queue in this database that belong to the caller (for a superuser those of everybody) and returns how many there were.'
-    ' [for: upkeep]';
+    ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.purge_cron_history(max_runs integer DEFAULT 50000) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
@@ -384,9 +384,9 @@ BEGIN
     EXECUTE $purge$
         WITH ours AS MATERIALIZED (
             SELECT d.runid, d.end_time FROM cron.job_run_details d
-             WHERE (d.database = current_database() AND (d.command = 'SELECT messages.upkeep()'
-                                                         OR d.command LIKE 'DO $upkeep$ % messages.upkeep(%); END $upkeep$'))
-                OR d.jobid IN (SELECT j.jobid FROM cron.job j WHERE j.jobname LIKE 'messages:upkeep%' AND j.database = current_database()))
+             WHERE (d.database = current_database() AND (d.command = 'SELECT messages.maintain()'
+                                                         OR d.command LIKE 'DO $maintenance$ % messages.maintain(%); END $maintenance$'))
+                OR d.jobid IN (SELECT j.jobid FROM cron.job j WHERE j.jobname LIKE 'messages:maintenance%' AND j.database = current_database()))
         DELETE FROM cron.job_run_details WHERE runid = ANY (ARRAY(
             SELECT o.runid FROM ours o
              WHERE o.runid <= (SELECT max(past.runid) FROM ours past WHERE past.end_time < clock_timestamp() - interval '3 days')
@@ -396,19 +396,19 @@ BEGIN
     RETURN purged;
 END $$;
 COMMENT ON FUNCTION messages.purge_cron_history(integer) IS
-    'Deletes up to max_runs runs of our own pg_cron jobs, including removed ones, that are older than three days and that the caller may see, and returns how many. The job of pg_cron calls it as its login, and the upkeep as the owner of the schema.'
-    ' [for: upkeep]';
+    'Deletes up to max_runs runs of our own pg_cron jobs, including removed ones, that are older than three days and that the caller may see, and returns how many. The job of pg_cron calls it as its login, and maintenance as the owner of the schema.'
+    ' [for: maintenance]';
 
-CREATE OR REPLACE FUNCTION messages.upkeep_mode() RETURNS text
+CREATE OR REPLACE FUNCTION messages.maintenance_mode() RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT CASE WHEN EXISTS (SELECT FROM messages.upkeep_run u WHERE u.cron_at BETWEEN clock_timestamp() - interval '3 minutes' AND clock_timestamp()
-                                -- Anybody with messages_upkeep can say that pg_cron has it, again and again: what counts is the upkeep.
+    SELECT CASE WHEN EXISTS (SELECT FROM messages.maintenance_run u WHERE u.cron_at BETWEEN clock_timestamp() - interval '3 minutes' AND clock_timestamp()
+                                -- Anybody with messages_maintenance can say that pg_cron has it, again and again: what counts is maintenance.
                                 AND coalesce(u.finished_at > clock_timestamp() - interval '6 minutes', true))
            THEN 'pg_cron' ELSE 'airflow' END
 $$;
-COMMENT ON FUNCTION messages.upkeep_mode() IS
-    'Who does the upkeep: pg_cron if it did, or was given it, within the last three minutes and somebody has done it within the last six; else airflow.'
+COMMENT ON FUNCTION messages.maintenance_mode() IS
+    'Who runs maintenance: pg_cron if it did, or was given it, within the last three minutes and somebody has done it within the last six; else airflow.'
     ' [for: every role]';
 
 CREATE OR REPLACE FUNCTION messages.cron_database() RETURNS text
@@ -429,16 +429,16 @@ AS $$
 #variable_conflict use_column
 DECLARE
     home      text    := messages.cron_database();
-    last      messages.upkeep_run;
+    last      messages.maintenance_run;
     ago       text;
     done      boolean;
-    -- How this login lets pg_cron do the upkeep.
+    -- How this login lets pg_cron run maintenance.
     make_jobs text    := CASE WHEN (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
                               THEN 'SELECT messages.install_cron(run_as => ''messages_cron'')' ELSE 'SELECT messages.install_cron()' END;
     -- A launcher that was ended stays away until the server starts again; a session without a type is one that hides what it is.
     gone      boolean := NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_type IS NULL OR a.backend_type = 'pg_cron launcher');
 BEGIN
-    SELECT * INTO last FROM messages.upkeep_run;
+    SELECT * INTO last FROM messages.maintenance_run;
     -- A time that lies ahead is of a clock that was wrong.
     last.cron_at := CASE WHEN last.cron_at <= clock_timestamp() THEN last.cron_at END;
     last.finished_at := CASE WHEN last.finished_at <= clock_timestamp() THEN last.finished_at END;
@@ -447,19 +447,19 @@ BEGIN
     gone := gone AND (last.cron_at > clock_timestamp() - interval '90 seconds') IS NOT TRUE;
     IF home IS DISTINCT FROM current_database() THEN
         RETURN QUERY SELECT 'ok', CASE
-            WHEN home IS NULL THEN 'pg_cron is not loaded: Airflow does the upkeep'
+            WHEN home IS NULL THEN 'pg_cron is not loaded: Airflow runs maintenance'
             ELSE format('pg_cron lives in %s: ', coalesce('database ' || nullif(home, ''), 'another database'))
-                 || CASE WHEN done THEN format('it did the upkeep %s ago, as %s', ago, last.cron_role) ELSE 'jobs there or Airflow do the upkeep' END END, NULL;
+                 || CASE WHEN done THEN format('it ran maintenance %s ago, as %s', ago, last.cron_role) ELSE 'jobs there or Airflow run maintenance' END END, NULL;
         RETURN;
     END IF;
     IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
         RETURN QUERY EXECUTE $jobs$
             WITH job AS (
                 SELECT j.jobid, j.jobname, j.active, j.username, r.rolsuper AS all_powerful,
-                       j.command ~ 'messages[.]upkeep[(]' AND has_function_privilege(r.oid, 'messages.upkeep(boolean)', 'EXECUTE') AS is_upkeep
+                       j.command ~ 'messages[.]maintain[(]' AND has_function_privilege(r.oid, 'messages.maintain(boolean)', 'EXECUTE') AS is_maintenance
                   FROM cron.job j JOIN pg_roles r ON r.rolname = j.username
                  WHERE j.database = current_database() AND j.command ~ '[[:<:]]messages[.]'),
-            upkeep AS (SELECT * FROM job j WHERE j.is_upkeep),
+            maintenance AS (SELECT * FROM job j WHERE j.is_maintenance),
             failed AS (
                 SELECT j.*, l.said
                   FROM (SELECT DISTINCT ON (d.jobid) d.jobid, d.status, left(split_part(d.return_message, E'\n', 1), 200) AS said
@@ -468,31 +468,31 @@ BEGIN
                   JOIN job j USING (jobid) WHERE l.status = 'failed' AND j.active),
             found (place, severity, finding, fix) AS (
                 SELECT 0, 'critical', format('pg_cron job %s (%s) runs as the superuser %s, and whoever owns our functions may say what it does', j.jobid, j.jobname, j.username),
-                       format('SELECT cron.unschedule(%s)', j.jobid) || CASE WHEN j.is_upkeep THEN '; SELECT messages.install_cron(run_as => ''messages_cron'')'
+                       format('SELECT cron.unschedule(%s)', j.jobid) || CASE WHEN j.is_maintenance THEN '; SELECT messages.install_cron(run_as => ''messages_cron'')'
                                                                              ELSE ' -- and schedule it as a login that may publish' END
                   FROM job j WHERE j.all_powerful
                 UNION ALL
-                SELECT 1, 'critical', format('the last run of pg_cron job %s (upkeep) failed: %s', f.jobid, f.said), $4
-                  FROM failed f WHERE f.is_upkeep
+                SELECT 1, 'critical', format('the last run of pg_cron job %s (maintenance) failed: %s', f.jobid, f.said), $4
+                  FROM failed f WHERE f.is_maintenance
                 UNION ALL
-                SELECT 3, 'warning', format('pg_cron job %s (upkeep) is not active', min(u.jobid)), format('SELECT cron.alter_job(%s, active => true)', min(u.jobid))
-                  FROM upkeep u HAVING count(*) > 0 AND NOT bool_or(u.active)
+                SELECT 3, 'warning', format('pg_cron job %s (maintenance) is not active', min(u.jobid)), format('SELECT cron.alter_job(%s, active => true)', min(u.jobid))
+                  FROM maintenance u HAVING count(*) > 0 AND NOT bool_or(u.active)
                 UNION ALL
-                SELECT 4, 'warning', format('%s active jobs of pg_cron do the upkeep', count(*)), format('SELECT cron.unschedule(%s)', max(u.jobid))
-                  FROM upkeep u WHERE u.active HAVING count(*) > 1
+                SELECT 4, 'warning', format('%s active jobs of pg_cron run maintenance', count(*)), format('SELECT cron.unschedule(%s)', max(u.jobid))
+                  FROM maintenance u WHERE u.active HAVING count(*) > 1
                 UNION ALL
                 SELECT CASE WHEN $2 THEN 2 ELSE 5 END, CASE WHEN $2 THEN 'critical' ELSE 'warning' END,
-                       format('pg_cron job %s did %s', max(u.jobid), coalesce('no upkeep for ' || $3, 'no upkeep yet'))
+                       format('pg_cron job %s did %s', max(u.jobid), coalesce('no maintenance for ' || $3, 'no maintenance yet'))
                        || CASE WHEN $2 THEN ': the launcher of pg_cron does not run' ELSE '' END,
-                       CASE WHEN $2 THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
+                       CASE WHEN $2 THEN 'SELECT messages.maintain() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_maintenance runs maintenance'
                             ELSE $4 || ' -- if it does nothing within three minutes either, the log of the server says why' END
-                  FROM upkeep u WHERE u.active HAVING count(*) > 0 AND ($2 OR NOT $1)
+                  FROM maintenance u WHERE u.active HAVING count(*) > 0 AND ($2 OR NOT $1)
                 UNION ALL
                 SELECT 6, 'warning', format('the last run of pg_cron job %s (%s), as %s, failed: %s', f.jobid, f.jobname, f.username, f.said),
-                       '-- mend what the error says: the next run that succeeds ends this; after "connection failed", let the login of the job connect'
-                  FROM failed f WHERE NOT f.is_upkeep
+                       '-- fix what the error says: the next run that succeeds ends this; after "connection failed", let the login of the job connect'
+                  FROM failed f WHERE NOT f.is_maintenance
                 UNION ALL
-                SELECT 7, 'ok', format('pg_cron job %s does the upkeep as %s', u.jobid, u.username), NULL FROM upkeep u)
+                SELECT 7, 'ok', format('pg_cron job %s runs maintenance as %s', u.jobid, u.username), NULL FROM maintenance u)
             SELECT f.severity, string_agg(f.finding, '; '), min(f.fix) FROM found f
              GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago, make_jobs;
         IF FOUND THEN
@@ -502,19 +502,19 @@ BEGIN
     -- No job that this role can see: the row security of pg_cron shows each role its own jobs only. What was done shows who did it.
     RETURN QUERY SELECT found.severity, found.finding, found.fix FROM (VALUES
         (done AND EXISTS (SELECT FROM pg_roles r WHERE r.rolname = last.cron_role AND r.rolsuper), 'critical',
-         format('pg_cron does the upkeep as the superuser %s, and whoever owns our functions may say what it does', last.cron_role),
-         'SELECT cron.unschedule(jobid) FROM cron.job WHERE database = current_database() AND command ~ ''messages[.]upkeep[(]''; '
+         format('pg_cron runs maintenance as the superuser %s, and whoever owns our functions may say what it does', last.cron_role),
+         'SELECT cron.unschedule(jobid) FROM cron.job WHERE database = current_database() AND command ~ ''messages[.]maintain[(]''; '
          'SELECT messages.install_cron(run_as => ''messages_cron'')'),
-        (done AND NOT gone, 'ok', format('pg_cron does the upkeep as %s, in a job that role %s cannot see', last.cron_role, current_user), NULL),
-        (last.finished_at > clock_timestamp() - interval '3 minutes', 'ok', format('pg_cron has no job for the upkeep; %s does it', last.done_by), NULL),
-        (last.cron_at IS NOT NULL, 'warning', format('pg_cron did no upkeep for %s', ago) || CASE WHEN gone THEN ': its launcher does not run' ELSE '' END,
-         CASE WHEN gone THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
+        (done AND NOT gone, 'ok', format('pg_cron runs maintenance as %s, in a job that role %s cannot see', last.cron_role, current_user), NULL),
+        (last.finished_at > clock_timestamp() - interval '3 minutes', 'ok', format('pg_cron has no job for maintenance; %s does it', last.done_by), NULL),
+        (last.cron_at IS NOT NULL, 'warning', format('pg_cron did no maintenance for %s', ago) || CASE WHEN gone THEN ': its launcher does not run' ELSE '' END,
+         CASE WHEN gone THEN 'SELECT messages.maintain() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_maintenance runs maintenance'
               ELSE make_jobs END),
-        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', make_jobs)
+        (true, 'warning', 'pg_cron has no job for maintenance, and nobody else does it', make_jobs)
     ) AS found (applies, severity, finding, fix) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS
-    'A check of health(). Whether pg_cron does the upkeep: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, how the last runs ended, also of jobs that publish.'
+    'A check of health(). Whether pg_cron runs maintenance: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, how the last runs ended, also of jobs that publish.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.health_cron_history() RETURNS TABLE (severity text, finding text, fix text)
@@ -530,7 +530,7 @@ BEGIN
         -- Only the oldest runs are read, because the history of all jobs of the server may be long.
         EXECUTE $runs$
             SELECT count(*) FROM (SELECT * FROM cron.job_run_details ORDER BY runid LIMIT 10000) d
-             WHERE d.database = current_database() AND d.command ~ 'messages[.]upkeep[(]'
+             WHERE d.database = current_database() AND d.command ~ 'messages[.]maintain[(]'
                AND d.end_time < clock_timestamp() - interval '7 days' $runs$ INTO ours;
     END IF;
     RETURN QUERY SELECT

@@ -1,0 +1,42 @@
+"""Maintenance, and who does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pgqueue.core.statement import Statement, one, only_row
+
+
+def scan_next(queue_name: str = "") -> Statement[dict[str, Any]]:
+    """End what is due in the first queue from this name on that has messages, 5,000 of them at most.
+
+    Returns `freed`, `archived` and the `queue_name` for the next call, which is None after the last. Each call belongs
+    in a transaction of its own, as in `core.maintenance.run_maintenance`.
+    """
+    return Statement("scan_next", locals(), only_row)
+
+
+def maintain(*, with_queues: bool = True) -> Statement[dict[str, Any]]:
+    """Run maintenance once: archive what expired, notify again for what waits, create partitions; return counts.
+
+    Without `with_queues` it leaves out the queues, which `scan_next` went through before.
+    """
+    return Statement("maintain", locals(), one)
+
+
+def maintenance_mode() -> Statement[str]:
+    """Return what runs maintenance: `pg_cron` or `airflow`."""
+    return Statement("maintenance_mode", {}, one)
+
+
+def install_cron(run_as: str | None = None) -> Statement[str]:
+    """Let pg_cron run maintenance as the login `run_as`, and return the name of the job.
+
+    A superuser has to name one, which is made if it is missing. CronUnavailable says what is missing.
+    """
+    return Statement("install_cron", {"run_as": run_as}, one)
+
+
+def uninstall_cron() -> Statement[int]:
+    """Remove the pg_cron jobs, and return their number."""
+    return Statement("uninstall_cron", {}, one)
