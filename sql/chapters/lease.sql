@@ -66,8 +66,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
     called    timestamptz := coalesce(prepared, clock_timestamp());
-    called_us bigint      := extract(epoch FROM called) * 1000000;      -- as marks and looks count
+    called_us bigint      := extract(epoch FROM called) * 1000000;      -- as marks and scans count
     head      record;
+    begin_at  timestamptz;
 BEGIN
     -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases look:
     -- a hint, which scan_queue() corrects. One that lies ahead was stored before the clock went back.
@@ -109,9 +110,10 @@ BEGIN
     max_attempts := head.max_attempts;
     -- The next lease begins where this one did, but 5 ms behind the clock, for publishers that commit after their visible_at; unless
     -- somebody has moved the mark meanwhile. Where keys take turns, whole turns lie within microseconds.
-    IF least(head.first, called - interval '5 ms') > head.begins + (head.fair_by IS NULL)::integer * interval '0.2 ms'
+    begin_at := least(head.first, called - interval '5 ms');
+    IF begin_at > head.begins + (head.fair_by IS NULL)::integer * interval '0.2 ms'
        AND pg_sequence_last_value(head.mark) IS NOT DISTINCT FROM head.marked THEN
-        PERFORM setval(head.mark, (extract(epoch FROM least(head.first, called - interval '5 ms')) * 1000000)::bigint - 1);
+        PERFORM setval(head.mark, (extract(epoch FROM begin_at) * 1000000)::bigint);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.take_first(text, integer, timestamptz) IS

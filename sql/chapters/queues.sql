@@ -223,7 +223,7 @@ DECLARE
     gone  bigint;
 BEGIN
     PERFORM messages.check_read_committed();
-    WHILE clock_timestamp() < began + interval '10 s' LOOP
+    WHILE clock_timestamp() < began + interval '30 s' LOOP
         BEGIN
             -- Publishers read the queue without a lock: keep all of them out while this runs.
             PERFORM messages.lock_briefly('messages.message_rows', 'EXCLUSIVE');
@@ -238,7 +238,7 @@ BEGIN
     PERFORM messages.raise_in_use(format('queue %L', drop_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
-    'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones for as long as the retention of the queue says. Waits some seconds until nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.'
+    'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones for as long as the retention of the queue says. Tries for half a minute to find a moment at which nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.delete_queue(queue_name text, force boolean) RETURNS bigint
