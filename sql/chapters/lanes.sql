@@ -252,7 +252,7 @@ BEGIN
                    OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_dead) its
          WHERE CASE WHEN m.lock_expires_at IS NOT NULL THEN m.lock_expires_at <= moment AND (t.lock_token IS NULL OR t.lock_token = m.lock_token)
                     -- The delay of a place is over, or a lease has moved the mark past it.
-                    ELSE m.visible_at <= moment AND (m.due_at IS NOT NULL OR m.visible_at < messages.stored_time(l.mark, moment)) END
+                    ELSE m.visible_at <= moment AND (m.due_at IS NOT NULL OR m.visible_at < messages.stored_time(l.mark, clock_timestamp())) END
             OR m.expires_at <= moment AND coalesce(m.lock_expires_at <= moment, true);
         gone := messages.archive_ended(end_due.queue_name, seen.dead, moment);
         archived := gone.archived;

@@ -198,6 +198,18 @@ def test_what_leases_gave_back_goes_before_what_a_look_has_found_ready(conn: Con
     assert bodies(lease(conn, 10)) == list(range(5, 15))
 
 
+def test_a_mark_that_moves_while_timers_are_read_hides_nothing(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    scan_later(conn)
+    (message,) = lease(conn)
+    run(conn, verbs.release(message.lock_token, [message.id]))
+    until(lambda: conn.execute("SELECT FROM messages.timer WHERE ids <> '{}' AND at < clock_timestamp()").rowcount == 1)
+    conn.execute("SELECT setval(mark, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM messages.lane WHERE used")
+    # A session that began when the timer was due, and since when another one has moved the mark.
+    conn.execute("SELECT messages.end_due('orders', moment => at) FROM messages.timer WHERE at < clock_timestamp()")
+    assert bodies(lease(conn)) == [1]
+
+
 def test_a_lease_moves_the_mark_to_the_first_message_that_it_found(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
     scan_later(conn)
