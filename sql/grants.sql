@@ -3,7 +3,7 @@
 -- internal functions, which may change with any version. This runs at every installation, so it covers what a new version adds.
 DO $$
 DECLARE
-    ending CONSTANT text   := ' \[(?:for: )?([a-z, ]+)\]$';
+    ending CONSTANT text   := ' [[](?:for: )?([a-z, ]+)[]]$';
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'maintenance', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN

@@ -45,8 +45,11 @@ def test_every_class_that_airflow_discovers_has_its_place() -> None:
         f"{module}.{name}"
         for module in provider_modules()
         for name, member in vars(importlib.import_module(module)).items()
-        if inspect.isclass(member) and member.__module__ == module and not name.startswith("_")
-    }
+        if inspect.isclass(member) and not name.startswith("_")
+        # Dispatch has a room of its own, and its classes have their names in the rooms where Airflow looks.
+        if member.__module__ == module
+        or member.__module__ == f"airflow_provider_pgqueue.dispatch.{module.split('.')[1][:-1]}"
+    } - {f"airflow_provider_pgqueue.operators.publish.{base}" for base in ("PublishTask", "Published")}
     assert len(classes) > 10
     info = get_provider_info()
     others = {decorator["class-name"] for decorator in info["task-decorators"]} | {

@@ -33,7 +33,7 @@ def checked(cron_conn: Connection, cluster: Cluster) -> Connection:
     """With pg_cron, because functions name its tables."""
     library = plpgsql_check.find(cluster.binaries)
     assert library is not None
-    plpgsql_check.load(cron_conn, library)
+    plpgsql_check.load(cron_conn, library, cluster.directory)
     return cron_conn
 
 

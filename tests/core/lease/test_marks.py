@@ -204,7 +204,9 @@ def test_a_mark_that_moves_while_timers_are_read_hides_nothing(conn: Connection,
     (message,) = lease(conn)
     run(conn, verbs.release(message.lock_token, [message.id]))
     until(lambda: conn.execute("SELECT FROM messages.timer WHERE ids <> '{}' AND at < clock_timestamp()").rowcount == 1)
-    conn.execute("SELECT setval(mark, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM messages.lane WHERE used")
+    conn.execute(
+        "SELECT setval(mark, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM messages.lane WHERE used"
+    )
     # A session that began when the timer was due, and since when another one has moved the mark.
     conn.execute("SELECT messages.end_due('orders', moment => at) FROM messages.timer WHERE at < clock_timestamp()")
     assert bodies(lease(conn)) == [1]

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -771,18 +772,26 @@ def test_any_order_of_verbs_gives_what_the_model_gives(conn: Connection) -> None
     Here.conn = conn
     examples = int(os.environ.get("EXAMPLES", "60"))
     quick = (Phase.explicit, Phase.generate)  # to explain a failure takes minutes: `make states` does
-    run_state_machine_as_test(
-        Here,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=50,
-            deadline=None,
-            database=None,
-            derandomize="EXAMPLES" not in os.environ,
-            suppress_health_check=list(HealthCheck),
-            phases=tuple(Phase) if "EXAMPLES" in os.environ else quick,
-            report_multiple_bugs=False,
-        ),
-    )
+    # A call without a scan finds what the time allows, and preconditions follow what it found. So on a busy machine the same
+    # choices may lead elsewhere, which Hypothesis refuses; it reports what differs from the model in another way.
+    for last in (False, False, True):
+        try:
+            run_state_machine_as_test(
+                Here,
+                settings=settings(
+                    max_examples=examples,
+                    stateful_step_count=50,
+                    deadline=None,
+                    database=None,
+                    derandomize="EXAMPLES" not in os.environ,
+                    suppress_health_check=list(HealthCheck),
+                    phases=tuple(Phase) if "EXAMPLES" in os.environ else quick,
+                    report_multiple_bugs=False,
+                ),
+            )
+            break
+        except FlakyStrategyDefinition:
+            if last:
+                raise
     print(f"{steps} steps")
     assert steps > 10 * examples
