@@ -772,8 +772,8 @@ def test_any_order_of_verbs_gives_what_the_model_gives(conn: Connection) -> None
     Here.conn = conn
     examples = int(os.environ.get("EXAMPLES", "60"))
     quick = (Phase.explicit, Phase.generate)  # to explain a failure takes minutes: `make states` does
-    # A call without a scan finds what the time allows, and preconditions follow what it found. So on a busy machine the same
-    # choices may lead elsewhere, which Hypothesis refuses; it reports what differs from the model in another way.
+    # A call without a scan finds what the time allows, and preconditions follow what it found. So on a busy machine the
+    # same choices may lead elsewhere, which Hypothesis refuses; what differs from the model is an AssertionError.
     for last in (False, False, True):
         try:
             run_state_machine_as_test(
