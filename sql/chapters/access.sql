@@ -2,9 +2,9 @@
 --
 -- A group role has functions: the comment of each function ends with the roles that may call it, and sql/grants.sql grants it to them.
 -- grant_queue limits a login to queues: as a member of messages_limited it reaches only those that were granted to it. Functions run
--- with the rights of messages_owner, so they ask check_access, or read the view session_reach.
+-- with the rights of messages_owner, so they call check_access, or read the view session_reach.
 --
--- keep_private and extra_grants revoke what ALTER DEFAULT PRIVILEGES, or a mistake, granted to others.
+-- keep_private revokes what ALTER DEFAULT PRIVILEGES granted to others. extra_grants lists such privileges, each with its REVOKE.
 --
 -- Tables: queue_grant.
 
@@ -36,7 +36,7 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(grant_queue.queue_name);
     END IF;
-    -- A new role may get the OID of one that was dropped.
+    -- A new role may get the OID of a dropped role.
     DELETE FROM messages.queue_grant g WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = g.grantee);
     INSERT INTO messages.queue_grant (queue_name, grantee, privilege)
     VALUES (grant_queue.queue_name, grantee, grant_queue.privilege) ON CONFLICT DO NOTHING;
@@ -106,7 +106,7 @@ CREATE OR REPLACE FUNCTION messages.session_is_limited() RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- The login decides, whatever SET ROLE and SECURITY DEFINER say. MEMBER, because a role that does not inherit could
+    -- The login counts, not SET ROLE or SECURITY DEFINER. The test is MEMBER, because a role that does not inherit could
     -- SET ROLE to the group and be unlimited. A superuser is a member of every role, so of messages_admin too.
     RETURN coalesce(pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER'), false)
        AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE;
@@ -160,7 +160,7 @@ COMMENT ON FUNCTION messages.find_role(text) IS 'The role with this name. PQ004:
 CREATE OR REPLACE FUNCTION messages.reads_all_bodies(role oid) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    -- MEMBER, because a role that does not inherit could SET ROLE to the group.
+    -- The test is MEMBER, because a role that does not inherit could SET ROLE to the group.
     SELECT has_table_privilege(role, 'messages.message', 'SELECT') OR has_table_privilege(role, 'messages.message_archive', 'SELECT')
         OR coalesce(pg_has_role(role, to_regrole('messages_reader'), 'MEMBER'), false)
         OR coalesce(pg_has_role(role, to_regrole('messages_raw'), 'MEMBER'), false)
@@ -183,7 +183,7 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.keep_private(regclass) IS
-    'Takes back what default privileges gave to others when this table or sequence was made.'
+    'Revokes the privileges that default privileges gave to others when this table or sequence was made.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.extra_grants() RETURNS TABLE (grantee text, command text, privileges text, things text[])
@@ -192,7 +192,7 @@ AS $$
     WITH groups AS (
         SELECT to_regrole('messages_' || name)::oid AS oid, name
           FROM unnest('{publisher,consumer,observer,maintenance,raw,reader,pipeline,admin,limited}'::text[]) AS name),
-    -- Which privileges on anything but functions are meant: for the group roles what grants.sql lists, for others what an admin granted by hand.
+    -- The intended privileges on everything but functions: for group roles the list of grants.sql, for other roles the grants by hand.
     given (kind, thing, privileges, roles) AS (
         VALUES ('SCHEMA', 'messages', '{USAGE}'::text[], (SELECT array_agg(name) FROM groups)),
                ('TABLE', 'queue_overview', '{SELECT}', '{observer,reader,admin}'), ('TABLE', 'message_overview', '{SELECT}', '{observer,admin}'),
@@ -200,7 +200,7 @@ AS $$
                ('TABLE', 'message', '{SELECT}', '{reader,raw}'), ('TABLE', 'message', '{INSERT,UPDATE,DELETE}', '{raw}'),
                ('TABLE', 'message_archive', '{SELECT}', '{reader,raw}'), ('TABLE', 'message_archive', '{INSERT}', '{raw}'),
                ('SEQUENCE', 'message_id_seq', '{USAGE}', '{raw}')),
-    -- t and so on: how pg_default_acl calls the kind.
+    -- code is the letter of the kind in pg_default_acl.
     entry AS (
         SELECT 'SCHEMA' AS kind, 'n' AS code, n.nspname AS thing, 'messages' AS place, n.nspowner AS owner, NULL::name AS attribute, a.*
           FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a WHERE n.nspname = 'messages'
@@ -219,7 +219,7 @@ AS $$
         SELECT 'TYPE', 'T', t.typname, t.oid::regtype::text, t.typowner, NULL, a.*
           FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid AND c.relkind = 'c' CROSS JOIN aclexplode(coalesce(t.typacl, acldefault('T', t.typowner))) a
          WHERE t.typnamespace = 'messages'::regnamespace),
-    -- messages_admin may call all but these.
+    -- messages_admin may call every function but these.
     internal AS (
         SELECT p.proname FROM groups admin CROSS JOIN pg_proc p
          WHERE admin.name = 'admin' AND p.pronamespace = 'messages'::regnamespace AND has_schema_privilege(admin.oid, p.pronamespace, 'USAGE')
@@ -230,7 +230,7 @@ AS $$
          WHERE e.grantee <> e.owner
            AND (e.is_grantable OR CASE
                WHEN e.kind = 'FUNCTION' THEN e.grantee = 0 OR e.thing IN (SELECT i.proname FROM internal i)
-               -- stage_publish() gives it to a group of the login of the stage, or to the login.
+               -- stage_publish() grants it to a group of the login of the stage, or to the login.
                WHEN e.thing ~ '^publish_stage_[0-9]+$' AND e.privilege_type = 'INSERT' THEN g.name IS DISTINCT FROM 'publisher'
                 AND g.name IS DISTINCT FROM 'admin' AND NOT EXISTS (
                    SELECT FROM messages.publish_stage s
@@ -238,12 +238,12 @@ AS $$
                ELSE e.grantee = 0 OR NOT EXISTS (
                    SELECT FROM given v WHERE v.kind = e.kind AND v.thing = e.thing AND e.privilege_type = ANY (v.privileges)
                       AND (g.name IS NULL OR g.name = ANY (v.roles))) END
-               -- Default privileges gave it, and nobody by hand.
+               -- Default privileges granted it; nobody granted it by hand.
                OR g.name IS NULL AND EXISTS (
                    SELECT FROM pg_default_acl d CROSS JOIN aclexplode(d.defaclacl) a
                     WHERE d.defaclnamespace IN (0, 'messages'::regnamespace) AND d.defaclobjtype::text = e.code
                       AND a.grantee = e.grantee AND a.grantee <> d.defaclrole AND a.privilege_type = e.privilege_type)))
-    -- What the owner did not grant goes with the right of whoever did.
+    -- A privilege that the owner did not grant goes with the grant option of the role that granted it.
     SELECT holder, CASE WHEN o.onwards THEN 'REVOKE GRANT OPTION FOR ' ELSE 'REVOKE ' END
            || format('%s ON %s %s FROM %s CASCADE', o.privileges, e.kind, string_agg(DISTINCT e.place, ', ' ORDER BY e.place), holder),
            o.privileges, array_agg(DISTINCT e.place ORDER BY e.place)
@@ -255,5 +255,5 @@ AS $$
      ORDER BY 1, 2
 $$;
 COMMENT ON FUNCTION messages.extra_grants() IS
-    'What a role outside of the groups may do that no admin can have meant, what a group may do beyond its list, and what default privileges gave: the role, the statement that takes it back, the privileges and the objects.'
+    'Privileges that no admin can have intended: of a role outside of the groups, of a group beyond its list, and from default privileges. Returns the role, the statement that revokes them, the privileges and the objects.'
     ' [internal]';

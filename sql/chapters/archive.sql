@@ -28,7 +28,7 @@ AS $$
     SELECT e.id, e.last_id, coalesce(m.queue_name, a.queue_name),
            CASE WHEN m.id IS NOT NULL THEN NULL
                 WHEN a.id IS NULL THEN 'unknown'
-                -- It is waited for a resolution of a dead one.
+                -- A dead message is not finished while it is open.
                 WHEN message_outcomes.follow_requeues AND a.result NOT IN ('success', 'cancelled') AND a.resolution IS NULL THEN NULL
                 ELSE a.result END,
            coalesce(m.attempts, a.attempts), a.failure ->> 'error', a.fingerprint,
@@ -42,7 +42,7 @@ AS $$
      ORDER BY e.id
 $$;
 COMMENT ON FUNCTION messages.message_outcomes(bigint[], boolean, boolean) IS
-    'What became of messages, by id: result is NULL while a message is not finished, and unknown if there is none that this login may observe. With follow_requeues, last_id is the latest message that repeats it, and an open dead one is not finished. failure is the class of the error; output, only on demand, is what the handler returned.'
+    'What became of messages, by id: result is NULL while a message is not finished, and unknown if there is none that this login may observe. With follow_requeues, last_id is the latest message that repeats it, and a dead message is not finished while it is open. failure is the class of the error; output, only on demand, is what the handler returned.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.outcome_counts(
@@ -71,7 +71,7 @@ BEGIN
         UNION ALL
         SELECT a.queue_name, CASE WHEN outcome_counts.follow_requeues AND a.resolution IS NULL AND a.result NOT IN ('success', 'cancelled') THEN NULL ELSE a.result END
           FROM messages.archive_rows a
-         -- The message that repeats it has the same reference, and counts in its place.
+         -- The message that repeats a requeued message has the same reference, and counts in its place.
          WHERE a.reference = outcome_counts.reference AND a.resolution IS DISTINCT FROM 'requeued') found
      WHERE (r.everything OR found.queue_name = ANY (r.queue_names))
        AND (outcome_counts.queue_name IS NULL OR found.queue_name = outcome_counts.queue_name)
@@ -99,7 +99,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment   CONSTANT timestamptz := clock_timestamp();
-    -- What a list of one state walks, and how. The walks end after so many messages, whether they match or not.
+    -- How a list of one state is read. Each walk ends after a number of messages, whether they match or not.
     waits    CONSTANT boolean := search_messages.state IN ('ready', 'delayed', 'leased');
     ended    CONSTANT boolean := NOT coalesce(waits, true) OR search_messages.fingerprint IS NOT NULL;
     later    CONSTANT boolean := coalesce(search_messages.state IN ('delayed', 'leased'), false);
@@ -217,7 +217,7 @@ BEGIN
             search_messages.until, search_messages.max_messages, reach.bodies, reach.body_queues, search_messages.message_id, search_messages.after_id;
 END $$;
 COMMENT ON FUNCTION messages.search_messages(text, text, text, text, timestamptz, timestamptz, integer, bigint, bigint, timestamptz) IS
-    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (and open) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it looks at the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.'
+    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (and open) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it reads the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: observer]';
 
 CREATE OR REPLACE FUNCTION messages.archive_log_end(after_removal bigint DEFAULT 0, queue_names text[] DEFAULT NULL)
@@ -317,7 +317,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.record_dead(messages.ended_message[]) IS
-    'Puts dead messages on the work list, warns of each in the server log, and notifies dead_message with the first archive id of each queue.'
+    'Puts dead messages on the work list, logs a WARNING for each, and sends NOTIFY dead_message with the first archive id of each queue.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.error_pattern(details text, failure jsonb) RETURNS text

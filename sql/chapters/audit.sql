@@ -16,7 +16,7 @@ BEGIN
     IF act_for.request IS NULL THEN
         RETURN true;
     END IF;
-    -- Of two at once the second waits here for the commit of the first.
+    -- The second of two concurrent calls waits here for the commit of the first.
     INSERT INTO messages.inbox (consumer, message_id) VALUES ('request ' || act_for.request, 0) ON CONFLICT DO NOTHING;
     RETURN FOUND;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
@@ -57,7 +57,7 @@ COMMENT ON FUNCTION messages.audit_log(text, timestamptz, timestamptz, integer, 
 CREATE OR REPLACE FUNCTION messages.record_audit(action text, queue_name text, arguments jsonb, affected bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    -- Of many ids the number says enough.
+    -- More than twenty ids are left out: their number is enough.
     INSERT INTO messages.audit (action, queue_name, arguments, affected)
     SELECT record_audit.action, record_audit.queue_name,
            CASE WHEN jsonb_array_length(given -> 'ids') > 20 THEN given - 'ids' ELSE given END, record_audit.affected
@@ -77,7 +77,7 @@ BEGIN
     RETURN id;
 END $$;
 COMMENT ON FUNCTION messages.publish_test(text, jsonb, text) IS
-    'Publishes one message by hand: an entry of the audit, without the body. Returns its id. Errors as in publish.'
+    'Publishes one message by hand and returns its id. The audit gets an entry, without the body. Errors as in publish.'
     ' [for: publisher]';
 
 CREATE OR REPLACE FUNCTION messages.release_messages(queue_name text, ids bigint[] DEFAULT NULL, holder text DEFAULT NULL) RETURNS SETOF bigint
@@ -92,13 +92,13 @@ DECLARE
 BEGIN
     PERFORM messages.check_queue(release_messages.queue_name, 'consume');
     PERFORM messages.check_number('the number of ids', cardinality(release_messages.ids), 0, 10000);
-    -- A holder is of any length: it is made of names that others chose.
+    -- A holder may have any length, because it is made of names that others chose.
     IF coalesce(release_messages.holder, release_messages.ids::text, '') = '' THEN
         RAISE EXCEPTION 'holder is %', coalesce(quote_literal(release_messages.holder), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give ids, or the locked_by of the leases, or its beginning up to a slash.';
     END IF;
-    -- By holder it reads the whole queue: no index has the lease in it, so that a lease stays cheap.
-    -- Locks them in the order of their ids, as archive and release do, so that two calls cannot deadlock.
+    -- A search by holder reads the whole queue: no index has the lease in it, so that a lease stays cheap.
+    -- The messages are locked in the order of their ids, as in archive and release, so that two calls cannot deadlock.
     FOR held IN
         WITH theirs AS MATERIALIZED (
             SELECT m.id, m.lock_token FROM messages.message_rows m
@@ -119,7 +119,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a lease of queue %L', release_messages.queue_name), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.release_messages(text, bigint[], text) IS
-    'Ends leases of a queue, of these messages or of this holder, and returns the ids of the messages that were leased; the attempt counts, because a message may be why its consumer is gone. The leases of a holder are those whose locked_by is holder, or begins with holder and a slash; to find them, it reads the whole queue. Whoever still works under such a lease has lost it. An entry of the audit. PQ001: unknown queue; PQ004: neither ids nor holder, or more than 10000 ids; PQ016: a transaction that extends or ends one of these leases stays open for more than three seconds.'
+    'Ends leases of a queue, of these messages or of this holder, and returns the ids of the messages that were leased; the attempt counts, because a message may be why its consumer is gone. The leases of a holder are those whose locked_by is holder, or begins with holder and a slash; to find them, it reads the whole queue. A consumer that still works under such a lease has lost it. The audit gets an entry. PQ001: unknown queue; PQ004: neither ids nor holder, or more than 10000 ids; PQ016: a transaction that extends or ends one of these leases stays open for more than three seconds.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.cancel(queue_name text, ids bigint[], reason text DEFAULT NULL) RETURNS SETOF bigint
@@ -136,7 +136,7 @@ BEGIN
     -- Publishers lock the dedup keys first, in this order, and then the messages.
     PERFORM FROM messages.dedup d WHERE d.queue_name = cancel.queue_name COLLATE "default" AND d.id = ANY (cancel.ids)
       ORDER BY d.dedup_key COLLATE "C" FOR UPDATE;
-    -- In one order, as release_messages does. The next statement sees what those did that this one waited for.
+    -- The order is that of release_messages. The next statement sees what the sessions did that this one waited for.
     PERFORM FROM messages.message_rows m
       WHERE m.id = ANY (cancel.ids) AND m.queue_name = cancel.queue_name COLLATE "default" ORDER BY m.id FOR UPDATE;
     UPDATE messages.message_rows m SET lock_token = token, lock_expires_at = 'infinity'
@@ -150,7 +150,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of queue %L', cancel.queue_name), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.cancel(text, bigint[], text) IS
-    'Archives messages of a queue as cancelled, whether they wait or are leased, and returns the ids; an id that is missing was finished already. Whoever works on one has lost it, and learns it when the lease is extended or the message archived. A cancelled message is not dead: it notifies no dead_message, and the next of its group follows. Its dedup key can be used again. An entry of the audit. PQ001: unknown queue; PQ004: more than 10000 ids; PQ016: a transaction that took one of these messages, or publishes under its dedup key, stays open for more than three seconds.'
+    'Archives messages of a queue as cancelled, whether they wait or are leased, and returns the ids; an id that is missing was finished already. A consumer that works on one has lost its lease, and finds out when it extends the lease or archives the message. A cancelled message is not dead: no notification is sent to dead_message, and the next message of its group follows. Its dedup key can be used again. The audit gets an entry. PQ001: unknown queue; PQ004: more than 10000 ids; PQ016: a transaction that took one of these messages, or publishes under its dedup key, stays open for more than three seconds.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.workers(queue_name text DEFAULT NULL, period interval DEFAULT '5 minutes')
@@ -172,7 +172,7 @@ BEGIN
          WHERE (workers.queue_name IS NULL OR q.queue_name = workers.queue_name COLLATE "default")
            AND ((SELECT r.everything FROM messages.session_reach r)
                 OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)));
-    -- Each leased message is in the ids of a timer. A timer without a token is mostly that of messages that expire or are delayed.
+    -- Each leased message is in the ids of a timer. A timer without a token mostly belongs to messages that expire or are delayed.
     count_up_to := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
     RETURN QUERY
     WITH held AS (
@@ -202,7 +202,7 @@ BEGIN
      ORDER BY 3 DESC, 6 DESC, 1, 2;
 END $$;
 COMMENT ON FUNCTION messages.workers(text, interval) IS
-    'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Looks at the 10,000 leases of a queue that end first, at fewer where there are many queues, or where others expire sooner. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.'
+    'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Reads the 10,000 leases of a queue that end first, at fewer where there are many queues, or where others expire sooner. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.oldest_leases() RETURNS TABLE (queue_name text, leased_at timestamptz)
@@ -222,7 +222,7 @@ BEGIN
     SELECT n.name, min(m.leased_at)
       FROM unnest(names) AS n (name)
      CROSS JOIN LATERAL (SELECT t.lock_token, t.ids FROM messages.timer t WHERE t.queue_name = n.name ORDER BY t.at LIMIT most) t
-     -- All messages of one token were leased together. A timer without a token is mostly that of a delay.
+     -- All messages of one token were leased together. A timer without a token mostly belongs to a delay.
      CROSS JOIN LATERAL (
         SELECT m.leased_at FROM unnest(CASE WHEN t.lock_token IS NULL THEN t.ids[:10] ELSE t.ids END) AS one (id)
           JOIN messages.message_rows m ON m.id = one.id
@@ -231,5 +231,5 @@ BEGIN
      GROUP BY n.name;
 END $$;
 COMMENT ON FUNCTION messages.oldest_leases() IS
-    'When the longest-held lease of each queue was taken, of the queues that have one and that this login may observe. Looks at the 10,000 timers of a queue that end first, at fewer where there are many queues.'
+    'When the longest-held lease of each queue was taken, of the queues that have one and that this login may observe. Reads the 10,000 timers of a queue that end first, at fewer where there are many queues.'
     ' [internal]';

@@ -78,14 +78,14 @@ CREATE OR REPLACE FUNCTION messages.json_bytes(document jsonb) RETURNS integer
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- #> unpacks a value that a table holds compressed. Ten bytes hold a number that as text has 131,072 digits, and text is what a
-    -- client gets.
+    -- #> unpacks a value that a table holds compressed. The text counts too, because clients get the text, and ten bytes can hold a
+    -- number of 131,072 digits.
     RETURN greatest(pg_column_size(document #> '{}'), octet_length(document::text));
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-    RETURN 2147483647;                     -- nobody could ever read it
+    RETURN 2147483647;                     -- no client could read it
 END $$;
 COMMENT ON FUNCTION messages.json_bytes(jsonb) IS
-    'How many bytes a jsonb value takes, or its text if that is longer; 2,147,483,647: more than a text can have.'
+    'The size of a jsonb value in bytes, or of its text if that is longer; 2,147,483,647 if the text is longer than a text can be.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_reference(reference text) RETURNS text
@@ -113,7 +113,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_no_dedup(text, interval, text) IS
-    'Raises PQ004 for what would have no effect without dedup keys.'
+    'Raises PQ004 for an argument that has no effect without dedup keys.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_result(result text) RETURNS void
@@ -205,7 +205,7 @@ CREATE OR REPLACE FUNCTION messages.lock_briefly(relation regclass, mode text) R
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
-    -- Everybody queues up behind a session that waits for such a lock: give way to them between the attempts.
+    -- All sessions queue up behind a session that waits for such a lock: let them go on between the attempts.
     FOR attempt IN 1..20 LOOP
         BEGIN
             EXECUTE format('LOCK TABLE %s IN %s MODE', relation, mode);
@@ -230,7 +230,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', lock_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.lock_queue(text) IS
-    'Lets one transaction at a time count what a queue allows and take it, until its commit. PQ016: another held it for three seconds.'
+    'Lets one transaction at a time count what a queue allows and take it, until its commit. PQ016: another transaction held it for three seconds.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.lock_row(relation regclass) RETURNS void
@@ -257,7 +257,7 @@ BEGIN
         HINT = 'Nothing was changed. Try again when no long transaction uses it: SELECT pid, application_name, xact_start FROM pg_stat_activity WHERE xact_start < now() - interval ''1 s'' ORDER BY 3; SELECT * FROM pg_prepared_xacts';
 END $$;
 COMMENT ON FUNCTION messages.raise_in_use(text, text) IS
-    'Raises PQ016 for what transactions of others held for too long; with the SQLSTATE of a deadlock, for what is held by one that waits for this one.'
+    'Raises PQ016 for a lock that other transactions held for too long; with the SQLSTATE of a deadlock, for a lock of a transaction that waits for this one.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_lock_room(step text, locks bigint) RETURNS void

@@ -33,13 +33,13 @@ DECLARE
     missing bigint := 0;
     passed  bigint;
     pattern text := messages.topic_regex(lease_dead.topic);
-    -- What the list of dead messages does not say is looked up in the archive.
+    -- The list of dead messages has neither topic nor headers: the archive has them.
     filtered boolean := coalesce(lease_dead.topic, lease_dead.headers::text) IS NOT NULL;
 BEGIN
     PERFORM messages.check_headers(lease_dead.headers), messages.check_dead_lease(lease_dead.queue_name, lease_dead.results, lease_dead.max_requeues),
             messages.check_number('max_messages', lease_dead.max_messages, 1, 10000, required => true),
             messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
-    -- A NULL out of a look-up that found nothing must not be taken for all queues.
+    -- A NULL from a query that found nothing must not stand for all queues.
     IF lease_dead.queue_name IS NULL
        AND coalesce(lease_dead.ids::text, lease_dead.fingerprints::text, lease_dead.reference) IS NULL THEN
         RAISE EXCEPTION 'queue_name is NULL'
@@ -56,7 +56,7 @@ BEGIN
                AND (lease_dead.max_requeues IS NULL OR d.requeues < lease_dead.max_requeues)
                AND (lease_dead.since IS NULL OR d.archived_at >= lease_dead.since)
                AND (lease_dead.until IS NULL OR d.archived_at < lease_dead.until)
-               -- Few messages have a reference, and an index finds them; the list of the dead may have a million.
+               -- An index finds the few messages with a reference; the list of dead messages may have a million.
                AND (lease_dead.reference IS NULL OR d.id = ANY (ARRAY(
                     SELECT a.id FROM messages.archive_rows a WHERE a.reference = lease_dead.reference)))
                AND (NOT filtered OR EXISTS (
@@ -76,8 +76,8 @@ BEGIN
           FROM leased l JOIN messages.archive_rows a ON a.id = l.id AND a.archived_at = l.archived_at
          ORDER BY a.archived_at, a.id;
         EXIT WHEN FOUND;
-        -- Those whose archived message is not there, in a partition that somebody detached, must not keep the others from
-        -- their turn: they stay leased, and the next ones are tried.
+        -- A dead message whose archived row is gone, with a partition that somebody detached, must not hold up the others:
+        -- it stays leased, and the next dead messages are tried.
         passed := missing;
         SELECT count(*) INTO missing FROM messages.dead_message d WHERE d.lock_token = token;
         EXIT WHEN missing = passed;
@@ -134,7 +134,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.release_dead(uuid, bigint[]) IS
-    'Gives leased dead messages back without a resolution and returns the ids; an id that is missing was lost. PQ016: another transaction has a dead message of this lease for more than three seconds.'
+    'Gives leased dead messages back, still open, and returns the ids; an id that is missing was lost. PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.requeue(
@@ -200,7 +200,7 @@ BEGIN
       FROM mine WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
-        -- It no longer blocks its group.
+        -- A dismissed message no longer blocks its group.
         IF dismissed.group_key IS NOT NULL THEN
             entered := messages.next_of_groups(dismissed.queue_name, ARRAY[dismissed.group_key], '{}');
             IF entered <> '{}' THEN
@@ -256,7 +256,7 @@ BEGIN
         'new_bodies', (SELECT nullif(count(*), 0) FROM jsonb_object_keys(requeue_dead.messages))), done) WHERE done > 0;
 END $$;
 COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text[], bigint[], text, text, jsonb, timestamptz, timestamptz, jsonb) IS
-    'Leases dead messages and requeues them in one call, with a new body where messages {"id": body} has one; without results, fingerprints and ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead. Each call that requeues something is an entry of the audit, with the number of new bodies and none of them.'
+    'Leases dead messages and requeues them in one call, with a new body where messages {"id": body} has one; without results, fingerprints and ids, those that ended as failed or lock_expired. Leaves out messages that have already been requeued max_requeues times. The filters and errors are those of lease_dead. The audit gets an entry for each call that requeues something, with the number of new bodies, but no body.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.dismiss_dead(
@@ -295,7 +295,7 @@ BEGIN
         'topic', dismiss_dead.topic, 'since', dismiss_dead.since, 'until', dismiss_dead.until), done) WHERE done > 0;
 END $$;
 COMMENT ON FUNCTION messages.dismiss_dead(text, text, integer, text[], text[], bigint[], text, integer, text, text, jsonb, timestamptz, timestamptz) IS
-    'Leases dead messages and dismisses them in one call, and returns their ids. Which ones, and errors, as in lease_dead and dismiss. Each call that dismisses something is an entry of the audit.'
+    'Leases dead messages and dismisses them in one call, and returns their ids. The filters and errors are those of lease_dead and dismiss. The audit gets an entry for each call that dismisses something.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.dead_ids(
@@ -316,7 +316,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     pattern text := messages.topic_regex(dead_ids.topic);
-    -- What the list of dead messages does not say is looked up in the archive.
+    -- The list of dead messages has neither topic nor headers: the archive has them.
     filtered boolean := coalesce(dead_ids.topic, dead_ids.headers::text) IS NOT NULL;
 BEGIN
     PERFORM messages.check_headers(dead_ids.headers), messages.check_dead_lease(dead_ids.queue_name, dead_ids.results, dead_ids.max_requeues),
@@ -330,7 +330,7 @@ BEGIN
        AND (dead_ids.max_requeues IS NULL OR d.requeues < dead_ids.max_requeues)
        AND (dead_ids.since IS NULL OR d.archived_at >= dead_ids.since)
        AND (dead_ids.until IS NULL OR d.archived_at < dead_ids.until)
-       -- Few messages have a reference, and an index finds them; the list of the dead may have a million.
+       -- An index finds the few messages with a reference; the list of dead messages may have a million.
        AND (dead_ids.reference IS NULL OR d.id = ANY (ARRAY(
             SELECT a.id FROM messages.archive_rows a WHERE a.reference = dead_ids.reference)))
        AND (NOT filtered OR EXISTS (
@@ -365,7 +365,7 @@ AS $$
      GROUP BY c.queue_name, c.result
 $$;
 COMMENT ON FUNCTION messages.dead_queues(text[]) IS
-    'The queues that have open dead messages that nobody has leased, by result; causes has the fingerprints of each with the newest id, the most frequent first, at most a thousand. Unknown names are left out.'
+    'The queues with open dead messages that are not leased, by result; causes has the fingerprints of each with the newest id, the most frequent first, at most a thousand. Unknown names are left out.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.dead_causes(queue_name text DEFAULT NULL)
@@ -417,7 +417,7 @@ BEGIN
     PERFORM messages.check_number('max_causes', dead_trend.max_causes, 1, 1000, required => true);
     SELECT * INTO steps FROM messages.history_steps(coalesce(dead_trend.since, coalesce(dead_trend.until, clock_timestamp()) - interval '1 day'),
                                                     dead_trend.until, dead_trend.step);
-    -- Whole hours and days are read as such, which is far fewer rows.
+    -- Whole hours and days are read from the rows of hours and days, which are far fewer.
     SELECT CASE WHEN mod(extract(epoch FROM dead_trend.step), 86400) = 0 THEN greatest(k.since, date_trunc('day', steps.end_at)) ELSE k.since END AS days,
            CASE WHEN mod(extract(epoch FROM dead_trend.step), 3600) = 0 THEN greatest(k.until, date_trunc('hour', steps.end_at)) ELSE k.until END AS hours
       INTO made FROM messages.history_begins() k WHERE k.grain = 'hour';
@@ -443,7 +443,7 @@ BEGIN
             ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint AND s.at = b.at
          GROUP BY 1, 2, 3)
     SELECT c.queue_name, c.result, c.fingerprint, newest.pattern, c.died, w.waiting,
-           -- What died in the last quarter of the time, compared with what would be its share.
+           -- The deaths in the last quarter of the time, compared with a quarter of all deaths.
            CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing'
                 WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
            seen.first_at, seen.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
@@ -524,7 +524,7 @@ AS $$
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
 $$;
 COMMENT ON FUNCTION messages.resolutions(bigint[]) IS
-    'The resolutions of dead messages, and who chose them; an id that is missing is still open.'
+    'The resolutions of dead messages, and who resolved them; a message whose id is missing is still open.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.count_resolutions(resolved_by text, OUT requeued bigint, OUT dismissed bigint)

@@ -58,12 +58,12 @@ BEGIN
           FROM placed p GROUP BY p.value, p.number ORDER BY max(p.priority) DESC, min(p.id)
     LOOP
         IF room < 1 THEN
-            -- More groups than runs: the rest comes next time.
+            -- There are more groups than runs: the next call takes the rest.
             PERFORM messages.release(batch.lock_token, batch.ids, count_attempt => false);
             CONTINUE;
         END IF;
         room := room - 1;
-        -- A run that was refused never was, so its id is free, unless a transaction asks for it now; any other of this message and
+        -- A refused run never existed, so its id is free, unless a transaction uses it now; any other run of this message and
         -- attempt is a run of its own.
         DELETE FROM messages.dispatch d WHERE d.ctid = (
             SELECT free.ctid FROM messages.dispatch free
@@ -77,7 +77,7 @@ BEGIN
                               AND starts_with(d.run_id || '__', format('pgqueue__%s__%s__%s__', dispatch_messages.queue_name, batch.ids[1], batch.attempt)))),
                 dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
         RETURNING dispatch_id, queue_name, dag_id, run_id, ids, opened_at, started_at, seen_at INTO opened;
-        -- Whose they are, however the run ends.
+        -- The messages belong to the run, however it ends.
         UPDATE messages.message_rows m SET locked_by = concat_ws('/', opened.dag_id, opened.run_id)
          WHERE m.id = ANY (batch.ids) AND m.lock_token = batch.lock_token;
         RETURN NEXT opened;
@@ -115,7 +115,7 @@ BEGIN
      WHERE d.ctid = (
         SELECT free.ctid FROM messages.dispatch free
          WHERE free.dispatch_id = start_dispatch.dispatch_id AND free.started_at IS NULL AND free.ended_at IS NULL
-           -- The name of another queue is not for a limited login.
+           -- A limited login reaches only its own queues.
            AND (NOT messages.session_is_limited() OR free.queue_name IN (SELECT messages.granted_queues('consume')))
            FOR UPDATE SKIP LOCKED);
     RETURN FOUND;
@@ -131,7 +131,7 @@ AS $$
 DECLARE
     alive messages.dispatch;
 BEGIN
-    -- No row is waited for: an open transaction that has one would hold up the leases of all other runs until they end.
+    -- Wait for no row: an open transaction that has locked one would hold up the other runs until their leases end.
     FOR alive IN
         SELECT * FROM messages.dispatch d WHERE d.dispatch_id = ANY (extend_dispatches.dispatch_ids) AND d.ended_at IS NULL
            AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume')))
@@ -165,7 +165,7 @@ BEGIN
      ORDER BY d.dispatch_id;
 END $$;
 COMMENT ON FUNCTION messages.overdue_dispatches(bigint[]) IS
-    'Those of these open dispatches that nobody has renewed for as long as their lease lasts: others may have their messages.'
+    'The open dispatches among these that nobody has renewed for as long as their lease lasts: other consumers may have their messages.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.record_task_failure(dag_id text, run_id text, task_id text, failure jsonb) RETURNS boolean
@@ -181,7 +181,7 @@ BEGIN
     UPDATE messages.dispatch d
        SET failures = coalesce(d.failures, '{}') || jsonb_build_object(record_task_failure.task_id, record_task_failure.failure)
      WHERE d.dispatch_id = known.dispatch_id AND d.ended_at IS NULL AND record_task_failure.failure IS NOT NULL
-       -- The cause needs one; a run may have thousands of tasks that fail.
+       -- The cause needs one error; thousands of tasks of a run may fail.
        AND (SELECT count(*) FROM jsonb_object_keys(d.failures)) < 20;
     RETURN FOUND;
 END $$;
@@ -215,7 +215,7 @@ BEGIN
         RETURN NULL;
     END IF;
     IF known.ended_at IS NOT NULL AND known.result <> 'success' AND end_dispatch.result = 'success' THEN
-        -- It was cleared and ran again, and its tasks did not ask for the messages.
+        -- The run was cleared and ran again, and its tasks did not ask for the messages.
         known := messages.reopen_dispatch(known);
     END IF;
     IF known.ended_at IS NOT NULL THEN
@@ -224,20 +224,20 @@ BEGIN
     IF end_dispatch.result = 'failed' THEN
         SELECT known.failures -> t.task_id INTO failure FROM unnest(end_dispatch.failed_tasks) WITH ORDINALITY AS t (task_id, n)
          WHERE known.failures ? t.task_id ORDER BY t.n LIMIT 1;
-        -- Whatever the error says of this message: its class, the DAG and the tasks are the cause.
+        -- The cause is the DAG, its tasks and the class of the error, but not the text of the error.
         failure := failure || jsonb_build_object('cause', cause);
     END IF;
     why := left(coalesce(end_dispatch.details, concat_ws(': ', cause, failure ->> 'error', nullif(failure ->> 'message', ''))), 4000);
     IF end_dispatch.result = 'success' THEN
         SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'success', handled_by => run);
-        -- What a run had failed with, and finished when it was cleared.
+        -- Dismiss the messages that died with the failed run: the cleared run has finished their work.
         UPDATE messages.dead_message d SET lock_token = known.lock_token, lock_expires_at = clock_timestamp() + interval '1 minute', locked_by = run
          WHERE d.id = ANY (known.ids) AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp());
         finished := finished + (SELECT count(*) FROM messages.dismiss(known.lock_token, known.ids, format('run %s succeeded', end_dispatch.run_id), run));
     ELSIF end_dispatch.result = 'failed' AND known.on_failure = 'fail' THEN
         SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'failed', why, handled_by => run, failure => failure);
     ELSE
-        -- What a deleted run did is unknown, so its attempt counts.
+        -- The work of a deleted run is unknown, so its attempt counts.
         SELECT count(*) INTO finished FROM messages.release(
             known.lock_token, known.ids, count_attempt => end_dispatch.result <> 'refused', details => why, failure => failure,
             back_off => end_dispatch.result = 'failed');
@@ -269,7 +269,7 @@ BEGIN
         RAISE EXCEPTION 'no messages were dispatched to run % of %', quote_literal(dispatched_messages.run_id), quote_literal(dispatched_messages.dag_id)
             USING ERRCODE = 'PQ017', HINT = 'Only a run that a dispatcher started has messages; they are known for 30 days after its end.';
     END IF;
-    -- Only who leases again locks it: a task may keep its transaction open for as long as it works.
+    -- Lock the dispatch only to lease again: a task may keep its transaction open for as long as it works.
     IF known.ended_at IS NOT NULL AND known.result <> 'success' THEN
         known := messages.lock_dispatch(known.dag_id, known.run_id);
         IF known.ended_at IS NOT NULL AND known.result <> 'success' THEN
@@ -286,7 +286,7 @@ BEGIN
            q.max_attempts, a.requeues, a.created_at, NULL, NULL
       FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
      WHERE a.id = ANY (known.ids)
-       -- What somebody else finished or cancelled is not done once more, nor is what was requeued.
+       -- Leave out messages that somebody else finished or cancelled, and messages that were requeued.
        AND (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM run OR a.resolution = 'requeued') IS NOT TRUE
      ORDER BY id;
     IF FOUND THEN
@@ -323,7 +323,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('the dispatch of run %L of %L', left(lock_dispatch.run_id, 250), left(lock_dispatch.dag_id, 250)), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.lock_dispatch(text, text) IS
-    'Locks the dispatch of a run until the commit, and returns it; no row of it if there is none that this login may see. PQ016: another transaction held it for three seconds, or waits for this one.'
+    'Locks the dispatch of a run until the commit, and returns it; returns no row if this login may see none. PQ016: another transaction held it for three seconds, or waits for this one.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.reopen_dispatch(dispatch messages.dispatch) RETURNS messages.dispatch
@@ -342,7 +342,7 @@ BEGIN
         RAISE EXCEPTION 'run % has the messages of run % now', quote_literal(other), quote_literal(dispatch.run_id)
             USING ERRCODE = 'PQ017', HINT = 'Leave the work to that run: it is their next attempt.';
     END IF;
-    -- Its messages are due to it, even in a queue with a max_leased that others have reached. But they count for those.
+    -- The run gets its messages even if others have reached the max_leased of the queue. But its leases count for the others.
     PERFORM messages.leases_left(q.queue_name, q.max_leased) FROM messages.queue q
       WHERE q.queue_name = dispatch.queue_name COLLATE "default" AND q.max_leased IS NOT NULL;
     UPDATE messages.message_rows m

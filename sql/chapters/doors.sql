@@ -4,8 +4,8 @@
 -- the rows, notifies and sets timers. Functions write the tables behind the doors, messages.message_rows and messages.archive_rows, and
 -- fire no trigger. sql/README.md has the protocol for workers in any language.
 --
--- notify_for notifies new_message with the id of one message: a hint that there is work. While the notification queue of the server
--- is more than half full, nobody notifies (pause_notifications), because publishers fail when it is full.
+-- notify_for sends NOTIFY new_message with the id of one message: a hint that there is work. While the notification queue of the
+-- server is more than half full, no notification is sent (pause_notifications), because publishers fail when it is full.
 --
 -- Tables: message, message_archive.
 
@@ -33,7 +33,7 @@ BEGIN
         turns_by := messages.prepare_lane(arrival.queue_name, arrival.priority);
         PERFORM messages.notify_for(arrival.queue_name, arrival.id);
         IF turns_by IS NOT NULL THEN
-            -- What is leased or has a key was restored, and keeps its place.
+            -- A row that is leased or has a key was restored, and keeps its place.
             SELECT array_agg(a.id ORDER BY a.visible_at, a.id),
                    array_agg((messages.fair_keys(turns_by, 1, a.headers, ARRAY[a.topic], ARRAY[a.group_key]))[1] ORDER BY a.visible_at, a.id)
               INTO ids, keys
@@ -61,7 +61,7 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_published() IS
-    'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, gives the messages their turns where keys take turns, and notifies new_message once per queue and priority with the first id.'
+    'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, gives the messages their turns where keys take turns, and sends one NOTIFY new_message per queue and priority, with the first id.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.message_changed() RETURNS trigger
@@ -81,11 +81,11 @@ BEGIN
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM after a JOIN before b USING (id) LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
       WHERE (a.headers, a.reference, a.queue_name, a.priority, a.message) IS DISTINCT FROM (b.headers, b.reference, b.queue_name, b.priority, b.message);
-    -- Whoever locks a message whose lease has ended makes the token of that lease worthless.
+    -- Locking a message whose lease has ended makes the token of that lease worthless.
     UPDATE messages.message_rows m SET lock_token = NULL
       FROM after a JOIN before b USING (id)
      WHERE m.id = a.id AND a.lock_token = b.lock_token AND b.lock_expires_at <= moment AND a.lock_expires_at > b.lock_expires_at;
-    -- What got another group, or a new time while it waits in one, joins it again; and the group that it left may have room.
+    -- A message with another group, or with a new time while it waits in its group, joins again; the group that it left may have room.
     FOR moved IN
         SELECT a.queue_name, array_agg(a.id) AS ids FROM after a JOIN before b USING (id)
          WHERE a.group_key IS NOT NULL AND (a.queue_name, a.group_key, a.visible_at, a.place) IS DISTINCT FROM (b.queue_name, b.group_key, b.visible_at, b.place)
@@ -107,7 +107,7 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_changed() IS
-    'Trigger of messages.message. Checks what plain SQL changed as what it inserts. Where it locked messages or changed when they expire, sets the timer, and makes the token of an old lease worthless.'
+    'Trigger of messages.message. Checks an UPDATE by plain SQL as message_published() checks an INSERT. Where it locked messages or changed when they expire, sets the timer, and makes the token of an old lease worthless.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.message_archived() RETURNS trigger
@@ -118,7 +118,7 @@ DECLARE
     entered bigint[];
 BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
-    -- What could not be requeued, or recorded in the history, would stop whoever comes across it.
+    -- A row that cannot be requeued, or recorded in the history, would stop every session that comes across it.
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.resolved_at], ARRAY[a.archived_at]),
             messages.check_length('queue_name', a.queue_name, 0, 255), messages.check_length('handled_by', a.handled_by, 0, 1024),
             messages.check_length('resolved_by', a.resolved_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
@@ -144,7 +144,7 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_archived() IS
-    'Trigger of messages.message_archive. Checks what plain SQL inserted, and does what follows when a message was archived.'
+    'Trigger of messages.message_archive. Checks what plain SQL inserted, and does what follows an archive.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_times(past timestamptz[], coming timestamptz[]) RETURNS void
@@ -160,7 +160,7 @@ END $$;
 COMMENT ON FUNCTION messages.check_times(timestamptz[], timestamptz[]) IS 'Raises 23514 for times that plain SQL may not write.'
     ' [internal]';
 
--- The triggers of the two doors. Made once and never replaced: replacing a trigger locks out whoever uses the table.
+-- The triggers of the two doors are made once and never replaced: replacing a trigger locks out all users of the table.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'messages.message'::regclass AND tgname = 'message_published') THEN
@@ -195,7 +195,7 @@ BEGIN
     PERFORM pg_notify('new_message', notify_for.id::text);
 END $$;
 COMMENT ON FUNCTION messages.notify_for(text, bigint) IS
-    'Notifies new_message for a message that was published or has come back, as the notify of the queue says.'
+    'Sends NOTIFY new_message for a message that was published or has come back, if the policy notify of the queue allows it.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.notify_waiting(queue_name text, max_notifications integer) RETURNS integer
@@ -232,16 +232,16 @@ BEGIN
     RETURN messages.stored_time('messages.notifications_paused_until', clock_timestamp() + interval '1 minute') > clock_timestamp();
 END $$;
 COMMENT ON FUNCTION messages.notifications_are_paused() IS
-    'True while the notification queue of the server is more than half full: then nobody notifies, and consumers poll. A full one would make publishers fail at their commit.'
+    'True while the notification queue of the server is more than half full: then no notification is sent, and consumers poll. A full queue would make publishers fail at their commit.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.pause_notifications() RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    -- And ends a pause that a clock which went back made long.
+    -- This also ends a pause that is too long because the clock went back.
     SELECT messages.store_time('messages.notifications_paused_until', CASE WHEN used > 0.5 THEN clock_timestamp() + interval '1 minute' ELSE 'epoch' END)
       FROM pg_notification_queue_usage() AS used
      WHERE used > 0.5 OR messages.stored_time('messages.notifications_paused_until') > clock_timestamp() + interval '1 minute'
 $$;
-COMMENT ON FUNCTION messages.pause_notifications() IS 'Lets nobody notify for a minute if the notification queue of the server is more than half full. Scans and maintenance ask.'
+COMMENT ON FUNCTION messages.pause_notifications() IS 'Stops notifications for a minute if the notification queue of the server is more than half full. Scans and maintenance call it.'
     ' [internal]';

@@ -19,14 +19,14 @@ DECLARE
 BEGIN
     UPDATE messages.message_rows m SET place = NULL, visible_at = 'infinity', due_at = coalesce(greatest(m.due_at, nullif(m.visible_at, 'infinity')), m.created_at)
      WHERE m.id = ANY (ids) AND m.group_key IS NOT NULL AND m.lock_expires_at IS NULL;
-    -- Once now, and where a delayed message does not hold up the others of its group, at the end of its delay.
+    -- One timer is due now. Where a delayed message does not hold up the others of its group, another is due at the end of its delay.
     INSERT INTO messages.timer (queue_name, at, ids, group_key)
     SELECT DISTINCT join_groups.queue_name, due.at, '{}'::bigint[], m.group_key
       FROM messages.message_rows m CROSS JOIN LATERAL (VALUES (moment), (m.due_at)) AS due (at)
      WHERE m.id = ANY (ids) AND m.group_key IS NOT NULL AND m.lock_expires_at IS NULL AND due.at >= moment;
 END $$;
 COMMENT ON FUNCTION messages.join_groups(text, bigint[]) IS
-    'Lets those of these messages that have a group wait in it, outside of their lanes, and sets timers that let the next of each group in. Leaves out what is leased.'
+    'Lets messages that have a group wait in it, outside of their lanes, and sets timers that let the next of each group in. Leaves out leased messages.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.next_of_groups(queue_name text, keys text[], places smallint[] DEFAULT NULL) RETURNS bigint[]
@@ -44,18 +44,18 @@ DECLARE
 BEGIN
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = next_of_groups.queue_name COLLATE "default";
     IF places IS NOT NULL THEN
-        IF is_old THEN                     -- this snapshot may be too old to see what waits
+        IF is_old THEN                     -- this snapshot may be too old to see waiting messages
             PERFORM messages.set_group_timers(policy.queue_name, keys);
         END IF;
-        -- The caller has freed these places, so they are his to give.
+        -- The caller has freed these places, so it may pass them on.
         turn := messages.let_in(policy, keys, places);
         IF cardinality(turn.entered) = cardinality(keys) THEN       -- mostly
             RETURN turn.entered;
         END IF;
         entered := turn.entered;
     END IF;
-    -- For a place that nobody has, the group is locked until the commit, and looked at in a new snapshot: whoever comes next sees what
-    -- this one did. Nobody waits for that lock: a timer looks again.
+    -- To find a free place, lock the group until the commit and read it in a new snapshot: the next session sees what this one did.
+    -- No session waits for that lock: a timer tries again.
     SELECT coalesce(array_agg(g.key) FILTER (WHERE g.is_mine), '{}') INTO mine FROM (
         SELECT k.key, pg_try_advisory_xact_lock(policy.lock_key, hashtext(k.key) & 1023) AS is_mine
           FROM (SELECT DISTINCT unnest(keys) AS key) k OFFSET 0) g;
@@ -71,7 +71,7 @@ BEGIN
              LIMIT policy.max_leased_per_group) w) waiting
      CROSS JOIN LATERAL (
         SELECT p.place FROM generate_series(1, CASE WHEN waiting.number > 0 THEN policy.max_leased_per_group ELSE 0 END) AS p (place)
-         WHERE p.place <> ALL (ARRAY(           -- in an order that only the index of the places has, else it may read all that waits
+         WHERE p.place <> ALL (ARRAY(           -- only the index of the places has this order; another plan reads all waiting messages
                 SELECT m.place FROM messages.message_rows m
                  WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place IS NOT NULL ORDER BY m.place))
          LIMIT waiting.number) p;
@@ -83,7 +83,7 @@ BEGIN
                 SELECT m.group_key FROM messages.message_rows m WHERE m.id = ANY (turn.ids) AND m.id <> ALL (turn.entered)));
         END IF;
     END IF;
-    IF is_old THEN                         -- or too old to see that a place is free by now
+    IF is_old THEN                         -- this snapshot may also be too old to see a free place
         PERFORM messages.set_group_timers(policy.queue_name, ARRAY(
             SELECT DISTINCT m.group_key FROM messages.message_rows m
              WHERE m.queue_name = policy.queue_name AND m.group_key = ANY (mine) AND m.visible_at = 'infinity'), clock_timestamp() + interval '250 ms');
@@ -91,7 +91,7 @@ BEGIN
     RETURN entered;
 END $$;
 COMMENT ON FUNCTION messages.next_of_groups(text, text[], smallint[]) IS
-    'Lets the next messages of these groups into their lanes: as many as there are free places. With places, the caller has ended messages of these groups; a place that it has freed is given on; other places are looked for. Where another session is doing this for a group, a timer does it later. Returns those that entered. Does not notify.'
+    'Lets the next messages of these groups into their lanes: as many as there are free places. With places, the caller has ended messages of these groups; a place that it has freed is passed on; other free places are searched for. Where another session is doing this for a group, a timer does it later. Returns those that entered. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.let_in(
@@ -110,7 +110,7 @@ BEGIN
     IF most > 1 THEN
         numbers := ARRAY(SELECT row_number() OVER (PARTITION BY g.key ORDER BY g.n) FROM unnest(keys) WITH ORDINALITY AS g (key, n) ORDER BY g.n);
     END IF;
-    -- For each place the next that waits. Where a group has one place, its first message keeps its turn, even if somebody has it locked.
+    -- For each place, the next waiting message. In a group with one place, the first message keeps its turn, even while it is locked.
     SELECT array_agg(w.id), array_agg(g.place) INTO ids, own
       FROM unnest(keys, places, numbers) AS g (key, place, number)
      CROSS JOIN LATERAL (
@@ -119,7 +119,7 @@ BEGIN
            AND (most = 1 OR m.due_at <= moment AND m.lock_expires_at IS NULL)
          ORDER BY m.requeues DESC, m.id OFFSET coalesce(g.number, 1) - 1 LIMIT 1) w
      WHERE g.place <= most AND coalesce(w.lock_expires_at <= moment, true)       -- leased by plain SQL: its end sees to the group
-       -- A limit that was lowered waits until enough have ended.
+       -- After the limit was lowered, no message enters until enough have left.
        AND NOT EXISTS (SELECT FROM messages.message_rows m WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place > most
                         ORDER BY m.place OFFSET 0)
        AND (policy.on_dead_head <> 'block'
@@ -135,7 +135,7 @@ CREATE OR REPLACE FUNCTION messages.set_group_timers(queue_name text, keys text[
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- A row for each group, so that whoever sees to one holds up no other.
+    -- Each group has a row of its own, so that a session that serves one group holds up no other.
     INSERT INTO messages.timer (queue_name, at, ids, group_key)
     SELECT set_group_timers.queue_name, coalesce(set_group_timers.at, clock_timestamp() + interval '10 ms'), '{}', g.key
       FROM (SELECT DISTINCT unnest(keys) AS key) g;
@@ -144,7 +144,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.set_group_timers(text, text[], timestamptz) IS
-    'Sets a timer for each of these groups, by default for in 10 ms, and notifies.'
+    'Sets a timer for each of these groups, due in 10 ms by default, and notifies.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.fill_groups(queue_name text, max_groups integer DEFAULT NULL) RETURNS bigint[]
@@ -155,8 +155,8 @@ AS $$
 DECLARE
     keys text[];
 BEGIN
-    -- From one group to the next in the index, however many messages each has. What waits lies at the end of its group; the order of the
-    -- places lets the planner read the index of the places, and not all that waits.
+    -- Step from one group to the next in the index, however many messages each has. Waiting messages lie at the end of their group; the
+    -- order of the places lets the planner read the index of the places, and not all waiting messages.
     WITH RECURSIVE first AS (
         (SELECT m.group_key, m.visible_at FROM messages.message_rows m
           WHERE m.queue_name = fill_groups.queue_name COLLATE "default" AND m.group_key IS NOT NULL
@@ -194,9 +194,9 @@ AS $$
 DECLARE
     front CONSTANT timestamptz := coalesce(messages.fair_front(fair_places.queue_name, fair_places.priority), clock_timestamp());
 BEGIN
-    -- A turn of all keys takes 32 microseconds of the lane. In it each key has one of these, by its hash: its places lie own + n * 32
-    -- microseconds after the epoch. Each message gets the first place of its key that lies behind the front and behind the last message of
-    -- the key, and those after it the next ones.
+    -- A turn of all keys takes 32 microseconds of the lane. Each key has one of the 32, by its hash: its places lie own + n * 32
+    -- microseconds after the epoch. A message gets the first place of its key that lies behind the front and behind the last message of
+    -- the key; the messages after it get the next places.
     RETURN ARRAY(
         SELECT 'epoch'::timestamptz + (turn.own + (turn.next + turn.nth) * 32) * interval '1 us'
           FROM (SELECT last.number, last.nth, last.own,
@@ -206,7 +206,7 @@ BEGIN
                           FROM (SELECT given.key, given.number, hashtext(given.key) & 31 AS own,
                                        row_number() OVER (PARTITION BY given.key ORDER BY given.number) - 1 AS nth
                                   FROM unnest(keys) WITH ORDINALITY AS given (key, number)) k
-                          -- One step in the index for each key. What lies more than a minute ahead does not count.
+                          -- One step in the index for each key. A place more than a minute ahead does not count.
                           LEFT JOIN LATERAL (
                             SELECT coalesce(m.due_at, m.visible_at) AS at FROM messages.message_rows m
                              WHERE k.nth = 0 AND m.queue_name = fair_places.queue_name COLLATE "default" AND m.fair_key = k.key COLLATE "default"
@@ -262,7 +262,7 @@ BEGIN
     RETURN turns;
 END $$;
 COMMENT ON FUNCTION messages.fair_turns(text, bigint[]) IS
-    'The places that messages get which have waited in their groups, where keys take turns: the next ones of their keys. NULL for one that has no key, or a delay.'
+    'The places of messages that have waited in their groups, where keys take turns: the next places of their keys. NULL for a message without a key, or with a delay.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.fair_keys(fair_by text, number integer, headers jsonb, topics text[], group_keys text[]) RETURNS text[]
@@ -301,7 +301,7 @@ AS $$
 BEGIN
     RETURN greatest(
         (SELECT r.next_at FROM messages.rate_left(policy, moment) r WHERE policy.rate_limit IS NOT NULL AND r.leases = 0),
-        -- Where the limit was lowered, several leases have to end before the next one.
+        -- After the limit was lowered, several leases have to end before the next one begins.
         (SELECT m.lock_expires_at FROM messages.message_rows m
           WHERE policy.max_leased IS NOT NULL
             AND m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = policy.queue_name))
@@ -318,7 +318,7 @@ CREATE OR REPLACE FUNCTION messages.rate_left(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Without a mark no lease is left; maintenance makes the mark again.
+    -- Without a mark the rate allows no lease; maintenance makes the mark again.
     SELECT b.* INTO spent, leases, next_at, step
       FROM messages.token_bucket(CASE WHEN policy.rate_mark IS NOT NULL THEN messages.stored_time(policy.rate_mark) END,
                                  moment, policy.rate_limit, policy.rate_period, policy.rate_burst) b;
@@ -338,7 +338,7 @@ DECLARE
 BEGIN
     step := ceil(extract(epoch FROM period) * 1000000 / number) * interval '1 us';
     room := burst * step;
-    -- A time that lies further ahead than it can was stored before the clock went back, or before the policy changed.
+    -- A time too far ahead was stored before the clock went back, or before the policy changed.
     IF spent NOT BETWEEN moment AND moment + room THEN
         spent := moment;
     END IF;

@@ -56,7 +56,7 @@ DECLARE
     shown text[];
 BEGIN
     PERFORM messages.check_number('max_queues', metrics.max_queues, 0, 10000, required => true);
-    -- The oldest queues, not the busiest: which ones have series of their own must not change from one call to the next.
+    -- Show the oldest queues, not the busiest: the queues with series of their own must not change from one call to the next.
     shown := ARRAY(
         SELECT q.queue_name FROM messages.queue q
          WHERE (metrics.queue_names IS NULL OR q.queue_name = ANY (metrics.queue_names)) AND q.queue_name <> 'other'
@@ -123,7 +123,7 @@ BEGIN
                jsonb_build_object('check', h.check_name, 'severity', s.severity), max((h.severity = s.severity)::integer)
           FROM messages.health() h CROSS JOIN unnest(ARRAY['ok', 'warning', 'critical']) AS s (severity)
          GROUP BY h.check_name, s.severity) AS m (metric, kind, help, labels, value)
-     -- In each part the metric is a constant, so that this is checked before anything is read for it.
+     -- In each part the metric is a constant, so this condition is checked before the part reads anything.
      WHERE (metrics.names IS NULL OR m.metric = ANY (metrics.names)) AND m.value IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION messages.metrics(integer, text[], text[]) IS
@@ -174,7 +174,7 @@ AS $$
                string_agg(format('ALTER TABLE %s REPLICA IDENTITY FULL', c.oid::regclass), '; ' ORDER BY c.relname)
           FROM pg_publication_tables p JOIN pg_publication b ON b.pubname = p.pubname AND (b.pubupdate OR b.pubdelete)
           JOIN pg_class top ON top.relnamespace = 'messages'::regnamespace AND top.relname = p.tablename
-         -- Of a door, itself and the tables that have its rows: a partition does not take it over.
+         -- A door and the tables that have its rows, because a partition does not inherit the replica identity.
          CROSS JOIN LATERAL (SELECT top.oid UNION SELECT t.relid FROM pg_partition_tree(top.oid) t WHERE t.isleaf) part
           JOIN pg_class c ON c.oid = part.oid
          WHERE p.schemaname = 'messages'
@@ -276,7 +276,7 @@ COMMENT ON FUNCTION messages.health_grants() IS
 CREATE OR REPLACE FUNCTION messages.health_groups(waiting_for interval, most integer DEFAULT 1000) RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
-    -- From one group to the next in the index, however many messages each has; the first thousand of a queue.
+    -- Step from one group to the next in the index, however many messages each has; the first thousand groups of a queue.
     WITH RECURSIVE asked AS MATERIALIZED (SELECT clock_timestamp() AS moment),
     dead AS (
         SELECT q.queue_name, first.group_key, 1 AS number FROM messages.queue q
@@ -314,7 +314,7 @@ AS $$
              ORDER BY m.requeues DESC, m.id LIMIT 1) next
          WHERE head.is_leased IS NOT TRUE           -- else somebody is repairing it
         UNION ALL
-        -- No message of the group has a place. Between two of them that is so for a moment only.
+        -- No message of the group has a place. Between two messages that lasts only an instant.
         SELECT w.queue_name, w.group_key, moment - coalesce(next.due_at, next.created_at), NULL, NULL
           FROM waiting w CROSS JOIN asked JOIN messages.queue q ON q.queue_name = w.queue_name
          CROSS JOIN LATERAL (
@@ -358,7 +358,7 @@ AS $$
                format('SELECT * FROM pg_prepared_xacts WHERE gid = %L -- then COMMIT PREPARED or ROLLBACK PREPARED, as whoever prepared it decides', p.gid)
           FROM pg_prepared_xacts p WHERE p.database = current_database()
         UNION ALL
-        -- Slots and standbys do not say when they took their snapshot, only how many transactions ago.
+        -- Slots and standbys show the age of their snapshot in transactions, not in time.
         SELECT format('replication slot %s (%s)', s.slot_name, CASE WHEN s.active THEN 'active' ELSE 'nobody uses it' END),
                NULL, greatest(age(s.xmin), age(s.catalog_xmin)), NOT s.active,
                format('SELECT * FROM pg_replication_slots WHERE slot_name = %1$L -- start what reads it, or if nothing will: SELECT pg_drop_replication_slot(%1$L)', s.slot_name)
@@ -480,7 +480,7 @@ AS $$
                                      ELSE 'critical' END AS severity) late
 $$;
 COMMENT ON FUNCTION messages.health_maintenance_lag() IS
-    'A check of health(). When the last maintenance run was, and who did it; before the first one, when the schema was installed.'
+    'A check of health(). When maintenance last ran, and who ran it; before the first run, when the schema was installed.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.health_maintenance_steps() RETURNS TABLE (severity text, finding text, fix text)
@@ -511,8 +511,8 @@ AS $$
                        FILTER (WHERE q.paused OR m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)) AS at, count(*) AS seen
               FROM (SELECT * FROM messages.message_rows m WHERE m.queue_name = l.queue_name AND m.priority = l.priority AND m.visible_at <= moment
                      ORDER BY m.visible_at LIMIT 20) m) first
-         -- The mark leads past many leases. It is locked until the commit, so this is not for each queue. It is read before the
-         -- messages, or the planner walks over all that are leased and compares each with the mark.
+         -- The mark leads past many leases. Reading it locks it until the commit, so this does not read the marks of all queues. The mark
+         -- is read before the messages, or the planner would compare each leased message with it.
           LEFT JOIN LATERAL (
             SELECT messages.stored_time(p.mark, moment) AS from_at FROM messages.lane p
              WHERE first.at IS NULL AND first.seen = 20 AND p.queue_name = l.queue_name AND p.priority = l.priority) mark ON true

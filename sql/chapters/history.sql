@@ -1,8 +1,8 @@
 -- History: what each queue held and did, by the minute, hour and day.
 --
--- Each maintenance run records how many messages a queue holds, and how many were published and finished (record_history). It counts ranges of
--- ids and transactions about a minute late, so verbs write no counters. A minute without a row was like the one before, without
--- traffic.
+-- Each maintenance run records how many messages a queue holds, and how many were published and finished (record_history). It
+-- counts ranges of ids and transactions about a minute late, so verbs write no counters. A minute without a row was like the
+-- minute before, without traffic.
 --
 -- queue_history, queue_rates and queue_sparklines read the records. message_life returns all that is recorded about one message.
 -- alter_history sets how long minutes, hours and days are kept.
@@ -58,7 +58,7 @@ BEGIN
         SELECT o.*, row_number() OVER (ORDER BY o.at) AS change FROM (
             SELECT DISTINCT ON (n.at) n.at, n.depth, n.ready, n.leased, n.delayed, n.dead, n.oldest_at
               FROM recorded n WHERE n.depth IS NOT NULL ORDER BY n.at, n.bucket_at DESC) o),
-    -- What has not changed since the beginning was recorded before it.
+    -- A value that has not changed since the beginning was recorded before it.
     before AS (
         SELECT o.* FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
          CROSS JOIN LATERAL (
@@ -70,7 +70,7 @@ BEGIN
         SELECT b.at AS bucket_at, t.depth_max, t.arrivals, t.success, t.failed, t.rejected, t.lock_expired, t.expired, t.cancelled, t.attempts,
                t.wait_max, t.run_max, w.waits, r.runs, count(l.at) OVER (ORDER BY b.at) AS change,
                b.at <= p.counted_at AND b.at + queue_history.step > p.begun_at AS known,
-               -- Whether a maintenance run looked is known for as long as minutes are kept.
+               -- Whether maintenance ran is known for as long as minutes are kept.
                b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at
                AND (b.at < k.since OR EXISTS (SELECT FROM messages.history n WHERE n.queue_name = '' AND n.grain = 'minute'
                                            AND n.bucket_at >= b.at AND n.bucket_at < b.at + queue_history.step)) AS seen,
@@ -128,7 +128,7 @@ BEGIN
     wanted AS MATERIALIZED (
         SELECT q.queue_name, o.depth
           FROM messages.queue q
-          -- What has not changed since the beginning was recorded before it.
+          -- A value that has not changed since the beginning was recorded before it.
           LEFT JOIN LATERAL (
             SELECT l.depth FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
              CROSS JOIN LATERAL (
@@ -217,7 +217,7 @@ BEGIN
     dispatched AS MATERIALIZED (
         SELECT d.*, r.bodies OR d.queue_name = ANY (r.body_queues) AS reads FROM messages.dispatch d CROSS JOIN reach r
          WHERE d.ids @> ARRAY[message_life.message_id] AND (r.everything OR d.queue_name = ANY (r.queue_names))),
-    -- Each entry says what it has of the columns that follow its queue; its place orders what happened at one time.
+    -- The facts of an entry are its values of the columns after queue_name; its place orders entries of the same time.
     life (place, at, entry, queue_name, facts) AS (
         SELECT 0, o.created_at, CASE WHEN o.requeued_from IS NULL THEN 'published' ELSE 'published again' END, o.queue_name,
                jsonb_build_object('other_id', o.requeued_from, 'reference', o.reference) FROM one o
@@ -248,7 +248,7 @@ BEGIN
                jsonb_build_object('result', d.result, 'details', CASE WHEN d.reads THEN d.details END, 'dag_id', d.dag_id, 'run_id', d.run_id)
           FROM dispatched d WHERE d.ended_at IS NOT NULL
         UNION ALL
-        -- When it was given back by a release that named no error is not kept: it was ready again, or will be, at that time.
+        -- The time of a release without an error is not recorded: this is when the message was, or will be, ready again.
         SELECT 6, CASE WHEN w.visible_at < 'infinity' AND w.lock_expires_at IS NULL
                        THEN greatest(w.visible_at, w.leased_at, (SELECT max(f.failed_at) FROM failed f)) ELSE w.leased_at END,
                CASE WHEN w.visible_at > clock_timestamp() THEN 'waits for its next attempt' ELSE 'ready again' END, w.queue_name,
@@ -324,12 +324,12 @@ DECLARE
 BEGIN
     SELECT * INTO last FROM messages.history_progress FOR UPDATE;
     IF last.next_xid > greatest(newest, pg_current_xact_id()::text::bigint + 1) THEN
-        PERFORM messages.begin_history();                       -- a copy, on a server that has seen less
+        PERFORM messages.begin_history();                       -- a copy, on a server with smaller transaction numbers
         RETURN 0;
     END IF;
-    -- What was under way at the end of the range has had a minute to commit. A time that lies ahead counts as none.
+    -- Transactions under way at the end of the range have had a minute to commit. A time that lies ahead counts as none.
     IF last.next_at <= moment - interval '50 s' OR last.next_at > moment THEN
-        -- After a pause there is much to count. That is done in parts, for at most half a second.
+        -- After a pause there is much to count: count in parts, for at most half a second.
         LOOP
             up_to := least(last.next_xid, last.counted_xid + record_history.xids_at_once);
             complete := up_to = last.next_xid;
@@ -349,7 +349,7 @@ BEGIN
     UPDATE messages.history_progress p
        SET recorded_at = moment, counted_at = last.counted_at, counted_xid = last.counted_xid, counted_id = last.counted_id,
            next_at = last.next_at, next_xid = last.next_xid, next_id = last.next_id;
-    -- The row of grain all has each queue as the last maintenance run saw it: what has changed since is recorded.
+    -- The row of grain all has each queue as the last maintenance run found it: record what has changed since.
     WITH changed AS MATERIALIZED (
         SELECT s.*, moment - s.oldest_age AS oldest_at
           FROM messages.status() s LEFT JOIN messages.history h ON h.queue_name = s.queue_name AND h.grain = 'all'
@@ -363,13 +363,13 @@ BEGIN
     ON CONFLICT (queue_name, grain, bucket_at) DO UPDATE SET
         depth = excluded.depth, depth_max = greatest(excluded.depth_max, t.depth_max), ready = excluded.ready, leased = excluded.leased,
         delayed = excluded.delayed, dead = excluded.dead, oldest_at = excluded.oldest_at;
-    -- A row without a queue says that a maintenance run looked in this minute.
+    -- A row without a queue records that maintenance ran in this minute.
     INSERT INTO messages.history (queue_name, grain, bucket_at) VALUES ('', 'minute', date_trunc('minute', moment)) ON CONFLICT DO NOTHING;
     DELETE FROM messages.history h WHERE h.grain = 'all' AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = h.queue_name);
     RETURN rows;
 END $$;
 COMMENT ON FUNCTION messages.record_history(bigint) IS
-    'Records what each queue holds now, if it has changed, and what went through it up to the time before the last maintenance run, which is at least 50 seconds ago; returns how many minutes of a queue it counted. Each message is counted once. What a transaction publishes or archives that stays open for longer is not counted. Stops after about half a second and continues the next time.'
+    'Records what each queue holds now, if it has changed, and what went through it up to the time before the last maintenance run, which is at least 50 seconds ago; returns how many minutes of a queue it counted. Each message is counted once. A transaction that stays open for longer is not counted. Stops after about half a second and continues the next time.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.count_history(from_xid bigint, to_xid bigint, from_id bigint, to_id bigint, earliest timestamptz)
@@ -394,10 +394,10 @@ BEGIN
           FROM (SELECT f.queue_name, f.archived_at, f.result, f.fingerprint, f.details, f.failure, f.attempts, f.leased_at - f.created_at AS waited,
                        CASE WHEN f.result IN ('success', 'failed', 'rejected') THEN f.archived_at - f.leased_at END AS ran
                   FROM messages.archive_rows f
-                 -- The time leaves out older partitions.
+                 -- The condition on archived_at prunes older partitions.
                  WHERE f.xid >= count_history.from_xid AND f.xid < count_history.to_xid
                    AND f.archived_at >= count_history.earliest AND isfinite(f.archived_at)
-                -- Each difference is counted once.
+                -- OFFSET 0 lets each difference be computed once.
                 OFFSET 0) a
          GROUP BY 1, 2, 3, 4, 5, 6),
     arrived AS (
@@ -531,7 +531,7 @@ AS $$
                ('day', coalesce(date_trunc('day', clock_timestamp() - p.days_for, 'UTC'), '-infinity'), begins.hours)) AS k (grain, since, until)
 $$;
 COMMENT ON FUNCTION messages.history_begins() IS
-    'Since when the history is kept in each grain, and until when it is read in it: from there on the next shorter grain has it.'
+    'From when on the history is kept in each grain, and until when that grain is read: from then on the next shorter grain has it.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.sum_durations(durations bigint[]) RETURNS bigint[]
