@@ -24,8 +24,8 @@ CREATE TABLE IF NOT EXISTS messages.schema_migration (
     name       text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
--- One session installs at a time; the others wait, and then find nothing to do. Only who may write to this table can take the lock.
--- A maintenance run ends first: it reads the views that the installation replaces, and has the row that install_cron() writes at the end.
+-- One session installs at a time; the others wait, and then find nothing to do. Only a role that may write to this table can take the lock.
+-- A maintenance run ends first: it reads the views that the installation replaces, and locks the row that install_cron() writes.
 DO $$
 DECLARE
     what text := 'table messages.schema_migration';

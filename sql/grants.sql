@@ -1,5 +1,5 @@
 -- Who may call what, and what nobody may call. The comment of a function ends with the roles that may call it, [for: consumer, observer],
--- or with [internal]. "every role" means each group role, and whoever was granted anything by hand; messages_admin may call all but the
+-- or with [internal]. "every role" means each group role, and each role with a grant by hand; messages_admin may call all but the
 -- internal functions, which may change with any version. This runs at every installation, so it covers what a new version adds.
 DO $$
 DECLARE
@@ -12,7 +12,7 @@ BEGIN
                     ELSE format('function %s is for %s, and there is no such role', f.oid::regprocedure, array_to_string(f.roles, ', ')) END
           FROM (SELECT p.oid, p.proacl, string_to_array(substring(obj_description(p.oid, 'pg_proc') FROM ending), ', ') AS roles
                   FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace) f
-         -- A new function has no privileges yet. What an earlier version left has some.
+         -- A new function has no privileges yet. A function of an earlier version has some.
          WHERE f.proacl IS NULL AND (f.roles <@ (groups || '{every role,internal}')) IS NOT TRUE
          ORDER BY 1 LIMIT 1
     LOOP

@@ -1,5 +1,5 @@
--- Refuses whoever lacks a right, or has more than those who may write to the schema, or a database that cannot hold every text, and
--- names the statement that helps. ASCII only, as such a database could not read more.
+-- Refuses a login that lacks a right, or has more rights than the roles that may write to the schema, and a database that cannot
+-- hold every text; names the statement that helps. ASCII only, because such a database could not read more.
 DO $$
 DECLARE
     owner  record;
@@ -22,7 +22,7 @@ BEGIN
                 WHEN owner.rolsuper THEN format('Install as %I', owner.rolname)
                 ELSE format('GRANT %I TO %I', owner.rolname, current_user) END;
     END IF;
-    -- Triggers, defaults, checks and functions run as whoever installs: not with more rights than each of those who may write them has.
+    -- Triggers, defaults, checks and functions run as the login that installs, which may not have more rights than each of their writers.
     WITH RECURSIVE relation AS (
         SELECT c.oid, c.relowner, c.relacl FROM pg_class c WHERE c.relnamespace = to_regnamespace('messages')
         UNION

@@ -1,5 +1,5 @@
--- Refuses to remove a schema that is not ours, and ours while it has, or holds up, what the installation did not make: nothing is dropped
--- that belongs to somebody else. It only reads the catalogs, as whoever removes the schema may be a superuser.
+-- Refuses to remove a schema that is not ours, and our schema while objects that the installation did not make are in it or depend on
+-- it, because those belong to somebody else. It only reads the catalogs, because a superuser may remove the schema.
 DO $$
 DECLARE
     ours CONSTANT text[] := pg_catalog.string_to_array('archive_overview archive_policy archive_removal archive_retention archive_rows audit dead_message '

@@ -1,5 +1,5 @@
--- Everything belongs to messages_owner, which nobody can log in as, so that no function runs with the rights of whoever
--- installed it. Only what belongs to somebody else is altered, because that locks.
+-- Everything belongs to messages_owner, which cannot log in, so that no function runs with the rights of the login that
+-- installed it. Only objects of other owners are altered, because ALTER locks them.
 DO $$
 DECLARE
     thing text;

@@ -1,5 +1,5 @@
 -- The names of PGMQ on the queues of schema messages, for clients that speak PGMQ: psql -v ON_ERROR_STOP=1 -f sql/pgmq.sql "$DSN"
--- Optional, and nothing else in sql/ knows it: docs/how-to/move-here.md. It calls verbs, and where PGMQ acts by id alone, the
+-- Optional, and nothing else in sql/ uses it: docs/how-to/move-here.md. It calls verbs, and where PGMQ acts by id alone, the
 -- statements that sql/README.md has for workers in any language. Run it again after every upgrade.
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -134,7 +134,7 @@ BEGIN
                    FROM messages.consume(pop.queue_name, pop.qty) c;
 END $$;
 
--- What PGMQ does by id, whoever has the message. These read the table of the queue, so they ask whether this login may consume from it.
+-- What PGMQ does by id, whoever has the message. These functions read the table of the queue, so they check that this login may consume.
 CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz) RETURNS SETOF pgmq.message_record
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' AS $$
 DECLARE
@@ -154,13 +154,13 @@ BEGIN
             moved := moved || ARRAY(SELECT messages.release(held.lock_token, held.ids, greatest(waits, '0')));
         END IF;
     END LOOP;
-    -- The others are not leased, or by plain SQL, or no longer. The place of a message in its group is not ours to change.
+    -- The other messages are not leased, leased by plain SQL, or no longer leased. A message keeps its place in its group.
     UPDATE messages.message m
        SET lock_expires_at = CASE WHEN m.lock_expires_at IS NOT NULL THEN set_vt.vt END,
            visible_at = CASE WHEN m.lock_expires_at IS NULL THEN greatest(set_vt.vt, clock_timestamp()) ELSE m.visible_at END
      WHERE m.id = ANY (msg_ids) AND m.queue_name = set_vt.queue_name AND m.id <> ALL (moved)
        AND (m.lock_expires_at IS NOT NULL OR m.group_key IS NULL);
-    IF FOUND THEN                          -- whoever waits learns when to look again
+    IF FOUND THEN                          -- waiting consumers then query when to lease again
         PERFORM pg_notify('new_message', msg_ids[1]::text);
     END IF;
     RETURN QUERY SELECT m.id, m.attempts::integer, m.created_at, coalesce(m.lock_expires_at, m.visible_at), m.message, m.headers, m.leased_at
@@ -190,7 +190,7 @@ BEGIN
          WHERE m.id = ANY (msg_ids) AND m.queue_name = archive.queue_name AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
          GROUP BY m.lock_token) held;
     GET DIAGNOSTICS done = ROW_COUNT;
-    IF done < cardinality(msg_ids) THEN    -- nobody has the others, or by plain SQL, or no longer
+    IF done < cardinality(msg_ids) THEN    -- the others are not leased, leased by plain SQL, or no longer leased
         RETURN QUERY
         WITH mine AS (DELETE FROM messages.message m WHERE m.id = ANY (msg_ids) AND m.queue_name = archive.queue_name RETURNING m.*)
         INSERT INTO messages.message_archive AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
@@ -203,7 +203,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_id bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- Mostly somebody has it under a lease, and this is all.
+    -- Usually the message is leased, and this is all.
     PERFORM messages.archive(m.lock_token, ARRAY[m.id]) FROM messages.message m
       WHERE m.id = msg_id AND m.queue_name = archive.queue_name AND m.lock_token IS NOT NULL AND NOT messages.session_is_limited();
     RETURN FOUND OR EXISTS (SELECT FROM pgmq.archive(queue_name, ARRAY[msg_id]));
@@ -215,7 +215,7 @@ CREATE OR REPLACE FUNCTION pgmq.delete(queue_name text, msg_id bigint) RETURNS b
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN RETURN pgmq.archive(queue_name, msg_id); END $$;
 
--- See. Each shows the queues that this login may observe.
+-- Metrics and lists. Each function shows the queues that this login may observe.
 CREATE OR REPLACE FUNCTION pgmq.list_queues() RETURNS SETOF pgmq.queue_record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN RETURN QUERY SELECT q.queue_name::varchar, false, false, q.created_at FROM messages.queue_overview q ORDER BY q.queue_name; END $$;
@@ -241,7 +241,7 @@ BEGIN
     RETURN found;
 END $$;
 
--- What PGMQ has and we do not.
+-- Functions of PGMQ that this queue does not have.
 CREATE OR REPLACE FUNCTION pgmq.not_offered(what text, instead text) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,9 +1,9 @@
--- Lanes: where a lease looks, and the timers that say what to look at again.
+-- Lanes: where a lease looks for messages, and the timers of messages that have to be checked again.
 --
 -- A lane is one priority of a queue. Its mark, a sequence, is the visible_at from which a lease looks. A rollback does not undo a
--- mark, so a mark is a hint, never the truth: look goes through all of the queue and finds the messages that a mark has passed.
+-- mark, so a mark is a hint, never the truth: scan_queue reads all of the queue and finds the messages that a mark has passed.
 --
--- A timer is the time at which somebody looks at some messages again. end_due takes the timers that are due: it archives messages
+-- A timer is the time at which a session checks some messages again. end_due takes the timers that are due: it archives messages
 -- that are out of attempts or past their expires_at, and gives the others back to their lane (give_back, enter).
 --
 -- repair_lanes and repair_timers make lanes, marks and timers that are missing, such as after a restore.
@@ -33,8 +33,8 @@ BEGIN
         PERFORM messages.store_time(due, began + interval '1 s');      -- other sessions do not scan meanwhile
         since := '-infinity';
     END IF;
-    -- What is due, until enough is free, because nobody else sees what this lets in before its transaction ends. Most timers are of
-    -- messages that are finished.
+    -- End what is due until enough messages are free: no other session sees them before this transaction ends. Most timers belong to
+    -- finished messages.
     WHILE freed < wanted AND step <= 1000
           AND EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = scan_queue.queue_name COLLATE "default" AND t.at <= began AND t.at > since) LOOP
         ended := messages.end_due(scan_queue.queue_name, greatest(step, least(wanted, 1000)), since, began);
@@ -51,14 +51,14 @@ BEGIN
     END IF;
     PERFORM messages.correct_marks(scan_queue.queue_name);
     PERFORM messages.pause_notifications();
-    -- After one that took long, over many leases or dead versions, a hundred times as long passes until the next: a busy queue
+    -- After a scan that took long, over many leases or dead versions, a hundred times as long passes until the next: a busy queue
     -- is scanned a second after a scan is due.
     PERFORM messages.store_time(due, clock_timestamp() + CASE WHEN more THEN '0' ELSE
         greatest(least(100 * (clock_timestamp() - began), interval '30 s') - interval '1 s', '50 ms') END);
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.scan_queue(text, integer, timestamptz) IS
-    'Ends what fell due in a queue in the last five seconds, until so many messages are free; and if it is time for that, scans all of the queue from its beginning: ends what is due, lets messages into groups that have room, and puts each mark at the first ready message. Returns whether something may have become ready.'
+    'Ends what fell due in a queue in the last five seconds, until so many messages are free; and, if a scan is due, scans all of the queue from its beginning: ends what is due, lets messages into groups that have room, and puts each mark at the first ready message. Returns whether something may have become ready.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.correct_marks(queue_name text) RETURNS void
@@ -80,8 +80,8 @@ BEGIN
              ORDER BY m.visible_at LIMIT 1) first ON true
          WHERE l.queue_name = correct_marks.queue_name COLLATE "default" AND l.mark IS NOT NULL
     LOOP
-        -- Some were published long before their commit, or leased by a transaction that was rolled back. Where nothing is ready,
-        -- nobody has to walk over what is leased.
+        -- Some messages were published long before their commit, or leased by a transaction that rolled back. Where no message is
+        -- ready, the mark moves past the leased messages.
         IF lane.first <> lane.at OR lane.first IS NULL AND (lane.at < began - interval '2 s' OR lane.at > began) THEN
             PERFORM messages.store_time(lane.mark, coalesce(lane.first, began - interval '1 s'));
         END IF;
@@ -90,7 +90,7 @@ BEGIN
     FOR lane IN
         SELECT l.priority
           FROM messages.lane l
-          -- Not EXISTS, which the planner may answer by a walk over the whole queue.
+          -- LIMIT 1, because the planner may answer EXISTS by a walk over the whole queue.
          CROSS JOIN LATERAL (SELECT FROM messages.message_rows m WHERE m.queue_name = l.queue_name AND m.priority = l.priority LIMIT 1) used
          WHERE l.queue_name = correct_marks.queue_name COLLATE "default" AND NOT l.used
     LOOP
@@ -106,7 +106,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- Whoever has the row is opening the lane; if that is rolled back, the next scan opens it.
+    -- A session that has locked the row is opening the lane; if it rolls back, the next scan opens it.
     UPDATE messages.lane l SET used = true
      WHERE l.ctid = (SELECT l.ctid FROM messages.lane l
                       WHERE l.queue_name = open_lane.queue_name COLLATE "default" AND l.priority = open_lane.priority AND NOT l.used
@@ -124,8 +124,8 @@ DECLARE
     moment timestamptz := clock_timestamp();
     back   record;
 BEGIN
-    -- Each keeps its place, or, where leases have passed it, gets one at the mark; the last at the mark itself, the others microseconds
-    -- before. Where keys take turns, the front may lie behind the mark.
+    -- Each message keeps its place or, where leases have passed it, gets a place at the mark: the last message at the mark itself, the
+    -- others microseconds before. Where keys take turns, the front may lie behind the mark.
     WITH free AS MATERIALIZED (
         SELECT m.ctid AS tid, coalesce(e.place, m.place) AS place, coalesce(e.own, m.due_at, m.visible_at) AS own,
                cardinality(ids) - e.number + (m.fair_key IS NOT NULL)::integer AS after, l.mark,
@@ -134,7 +134,7 @@ BEGIN
           JOIN messages.lane l ON l.queue_name = m.queue_name AND l.priority = m.priority
          CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS at) marked
          WHERE coalesce(m.lock_expires_at <= moment, true)
-           -- Meanwhile it may have got a new delay, or another session may have let it in.
+           -- Meanwhile the message may have got a new delay, or another session may have let it in.
            AND CASE WHEN e.place IS NULL THEN m.visible_at <= moment ELSE m.visible_at = 'infinity' END
            FOR UPDATE OF m SKIP LOCKED),
     entered AS (
@@ -153,7 +153,7 @@ BEGIN
     IF back.marks IS NOT NULL THEN
         PERFORM messages.store_time(b.mark, least(messages.stored_time(b.mark, moment), min(b.at) - interval '1 us')) FROM unnest(back.marks, back.places) AS b (mark, at) GROUP BY b.mark;
     END IF;
-    -- A lease may move the mark past them before this is committed. Then this timer finds them behind it, and they enter again.
+    -- A lease may move the mark past these messages before this commit. Then this timer finds them before the mark, and they enter again.
     INSERT INTO messages.timer (queue_name, at, ids) VALUES (enter.queue_name, moment + interval '50 ms', back.ids);
     RETURN back.ids;
 END $$;
@@ -171,8 +171,8 @@ DECLARE
     waits   record;
     entered bigint[]    := '{}';
 BEGIN
-    -- In its group waits what has no place there, because plain SQL leased it; and where a group
-    -- has several places, what has a delay.
+    -- A message waits in its group if it has no place there, because plain SQL leased it; and, in a group
+    -- with several places, if it has a delay.
     WITH back AS (
         UPDATE messages.message_rows m
            SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, place = NULL, due_at = coalesce(m.due_at, m.visible_at), visible_at = 'infinity',
@@ -257,7 +257,7 @@ BEGIN
         gone := messages.archive_ended(end_due.queue_name, seen.dead, moment);
         archived := gone.archived;
         entered := entered || gone.entered || messages.give_back(end_due.queue_name, coalesce(seen.back, '{}'));
-        -- Those that are leased for longer by now, and those that another session has locked, keep a timer.
+        -- Messages that are leased for longer by now, or locked by another session, keep a timer.
         WITH kept AS MATERIALIZED (
             SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id
               FROM unnest(due.ids, due.tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
@@ -267,12 +267,12 @@ BEGIN
             INSERT INTO messages.timer (queue_name, at, lock_token, ids)
             SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3)
         SELECT count(*) FILTER (WHERE k.at = moment + interval '100 ms') INTO locked FROM kept k;
-        -- Where all are locked, there is no more to do for now.
+        -- If all messages are locked, there is no more to do for now.
         more := more AND locked < cardinality(due.ids);
     END IF;
-    -- What has expired meanwhile serves nobody: its own timer ends it.
+    -- A message that has expired meanwhile does not count: its own timer ends it.
     freed := (SELECT count(*) FROM messages.message_rows m WHERE m.id = ANY (entered) AND coalesce(m.expires_at > moment, true));
-    -- Also one whose delay is over, or that nobody has leased since it entered its lane.
+    -- A message whose delay is over, or that nobody has leased since it entered its lane, is ready too.
     ready := coalesce(entered[1], (SELECT m.id FROM messages.message_rows m
                                     WHERE m.id = ANY (due.ids) AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1));
     IF ready IS NOT NULL THEN
@@ -332,7 +332,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- Not by NOT EXISTS, which PostgreSQL may plan as a scan of all relations, for each queue.
+    -- A subquery, because PostgreSQL may plan NOT EXISTS as a scan of all relations, for each queue.
     UPDATE messages.queue q SET scan_due = messages.create_mark()
      WHERE q.queue_name = repair_lanes.queue_name COLLATE "default" AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.scan_due) IS NULL;
     UPDATE messages.queue q SET rate_mark = messages.create_mark()
@@ -357,7 +357,7 @@ AS $$
 DECLARE
     name text := format('messages.mark_%s', nextval('messages.mark_number'));
 BEGIN
-    -- No further than a timestamp can hold.
+    -- The range is that of a timestamp.
     EXECUTE format('CREATE SEQUENCE %s MINVALUE -1 MAXVALUE 100000000000000000', name);
     PERFORM messages.keep_private(name::regclass);
     RETURN name::regclass;
@@ -368,7 +368,7 @@ COMMENT ON FUNCTION messages.create_mark() IS 'Creates a sequence that holds a t
 CREATE OR REPLACE FUNCTION messages.used_lanes() RETURNS TABLE (queue_name text, priority smallint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    -- From one priority to the next in the index, however many messages each has.
+    -- Step from one priority to the next in the index, however many messages each has.
     WITH RECURSIVE level AS (
         (SELECT m.queue_name, m.priority FROM messages.message_rows m ORDER BY m.queue_name, m.priority DESC LIMIT 1)
         UNION ALL
@@ -415,7 +415,7 @@ AS $$
 DECLARE
     made bigint;
 BEGIN
-    -- A timer too many finds nothing when its time comes.
+    -- A timer that is not needed finds nothing to do when it is due.
     DELETE FROM messages.timer;
     INSERT INTO messages.timer (queue_name, at, ids, group_key)
     SELECT DISTINCT m.queue_name, greatest(m.due_at, clock_timestamp()), '{}'::bigint[], m.group_key

@@ -1,7 +1,7 @@
 -- Lease: take messages for a limited time, then finish them or give them back.
 --
 -- lease takes the first messages of the lanes in three steps: take_first finds and locks them, a row of messages.timer has the end
--- of the lease, and an UPDATE writes end, token and attempt. If it finds too few, prepare_lease looks or counts first, and the lease
+-- of the lease, and an UPDATE writes end, token and attempt. If it finds too few, prepare_lease scans or counts first, and the lease
 -- tries once more.
 --
 -- archive, release and extend need the token of the lease. They return the ids whose lease was still held, and change no other
@@ -59,7 +59,7 @@ CREATE OR REPLACE FUNCTION messages.take_first(
     OUT moment timestamptz, OUT tids tid[], OUT ids bigint[], OUT lease_for interval, OUT max_attempts smallint
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
--- The planner must walk message_order_idx whatever its statistics say, also in a session that planned when the table was empty.
+-- The planner must walk message_order_idx whatever the statistics, also in a session that planned when the table was empty.
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on
 AS $$
@@ -71,7 +71,7 @@ DECLARE
     begin_at  timestamptz;
 BEGIN
     -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases look:
-    -- a hint, which scan_queue() corrects. One that lies ahead was stored before the clock went back.
+    -- a hint, which scan_queue() corrects. A mark that lies ahead was stored before the clock went back.
     SELECT q.lease_for, q.max_attempts, q.fair_by, r.* INTO head
       FROM messages.queue q
      CROSS JOIN LATERAL (
@@ -92,7 +92,7 @@ BEGIN
                      ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) m
                  LIMIT wanted) f OFFSET 0) r
      WHERE q.queue_name = take_first.queue_name COLLATE "default"
-       -- Nothing where somebody has to look, to count or to refuse before: prepare_lease() does that.
+       -- Find nothing if a scan, a count or an error has to come first: prepare_lease() does that.
        AND (prepared IS NOT NULL
             OR wanted BETWEEN 1 AND 10000 AND NOT q.paused AND num_nonnulls(q.max_leased, q.rate_limit) = 0
                AND pg_sequence_last_value(q.scan_due) BETWEEN called_us - 1000000 AND called_us + 60000000
@@ -109,7 +109,7 @@ BEGIN
     lease_for := head.lease_for;
     max_attempts := head.max_attempts;
     -- The next lease begins where this one did, but 5 ms behind the clock, for publishers that commit after their visible_at; unless
-    -- somebody has moved the mark meanwhile. Where keys take turns, whole turns lie within microseconds.
+    -- another session has moved the mark meanwhile. Where keys take turns, whole turns lie within microseconds.
     begin_at := least(head.first, called - interval '5 ms');
     IF begin_at > head.begins + (head.fair_by IS NULL)::integer * interval '0.2 ms'
        AND pg_sequence_last_value(head.mark) IS NOT DISTINCT FROM head.marked THEN
@@ -130,7 +130,7 @@ DECLARE
 BEGIN
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = prepare_lease.queue_name COLLATE "default";
     PERFORM messages.check_lease(prepare_lease.queue_name, policy.paused, wanted, NULL);
-    -- Only what was due before that, lest a lease of a millisecond that this call took is given back to it.
+    -- End only what was due before the first try, or this call could get back a lease of a millisecond that it took itself.
     freed := messages.scan_queue(prepare_lease.queue_name, wanted, coalesce(tried, clock_timestamp()));
     IF tried IS NOT NULL AND NOT freed THEN
         wanted := 0;
@@ -141,7 +141,7 @@ BEGIN
     END IF;
     moment := clock_timestamp();
     IF policy.rate_limit IS NOT NULL AND wanted > 0 THEN
-        -- Only what will be leased uses up the rate. This locks it, so that nobody else takes it.
+        -- Only messages that will be leased use up the rate. take_first() locks them, so that no other session takes them.
         wanted := least(wanted, (messages.rate_left(policy, moment)).leases);
         wanted := coalesce(cardinality((messages.take_first(prepare_lease.queue_name, wanted, moment)).ids), 0);
         SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, wanted) s;
@@ -189,11 +189,11 @@ BEGIN
                extend.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name))
           FROM held WHERE m.ctid = held.tid
         RETURNING m.id, m.queue_name, m.lock_expires_at, m.lock_expires_at < held.lock_expires_at AS is_shorter),
-    -- The timer of the lease waits for a longer one, but comes too late for one that is shorter than it was.
+    -- The timer of the lease serves a longer lease as well, but comes too late for a shorter lease.
     timed AS (
         INSERT INTO messages.timer (queue_name, at, lock_token, ids)
         SELECT e.queue_name, max(e.lock_expires_at), extend.lock_token, array_agg(e.id) FROM extended e WHERE e.is_shorter GROUP BY e.queue_name)
-    -- One that another transaction has, perhaps to end it, is not lost yet.
+    -- A message locked by another transaction may still be leased: do not report it as lost.
     SELECT m.id FROM messages.message_rows m
      WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > moment;
 END $$;
@@ -211,13 +211,13 @@ CREATE OR REPLACE FUNCTION messages.release(
     back_off      boolean  DEFAULT false
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
--- By the index of the ids, so that two calls lock what both have in one order.
+-- The messages are locked in the order of the index of ids, so that two calls cannot deadlock.
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     moment   timestamptz := clock_timestamp();
-    -- A text without a class begins with a space, so that nobody takes it for one.
+    -- A text without a class begins with a space, so that its first word is not taken for a class.
     error    text        := left(CASE WHEN release.failure ->> 'error' <> '' THEN concat_ws(': ', release.failure ->> 'error', release.failure ->> 'message')
                                       ELSE ' ' || coalesce(nullif(release.failure ->> 'message', ''), release.details) END, 500);
     released record;
@@ -243,7 +243,7 @@ BEGIN
                                 * (0.5 + random() / 2) * interval '1 second'
                    WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
                    ELSE m.visible_at END,
-               -- Where keys take turns, its turn waits for the end of the delay.
+               -- Where keys take turns, the message keeps its turn for the end of the delay.
                due_at = CASE WHEN m.fair_key IS NOT NULL AND (release.back_off OR release.delay > '0') THEN coalesce(m.due_at, m.visible_at) ELSE m.due_at END,
                attempts = m.attempts - (release.count_attempt IS FALSE)::integer,
                last_error = coalesce(error, m.last_error)
@@ -257,10 +257,10 @@ BEGIN
     SELECT min(f.queue_name) AS queue_name, array_agg(f.id ORDER BY f.visible_at, f.id) AS ids INTO released FROM freed f;
     IF released.ids IS NOT NULL THEN
         PERFORM messages.give_back(released.queue_name, released.ids);
-        PERFORM messages.notify_for(released.queue_name, released.ids[1]);       -- whoever waits learns when to look again
+        PERFORM messages.notify_for(released.queue_name, released.ids[1]);       -- waiting consumers then query when to lease again
         RETURN QUERY SELECT unnest(released.ids);
     END IF;
-    -- What is left under this token had its last attempt.
+    -- A message that is left under this token had its last attempt.
     RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
@@ -301,16 +301,16 @@ CREATE OR REPLACE FUNCTION messages.finish(
     OUT done bigint[], OUT queue_name text, OUT entered bigint[]
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
--- Without a handler for it, which would be a subtransaction, and a tenth of the cost.
+-- No EXCEPTION clause handles the time-out: its subtransaction would be a tenth of the cost.
 SET lock_timeout = '3s'
--- By the index of the ids, so that two calls lock what both have in one order.
+-- The messages are locked in the order of the index of ids, so that two calls cannot deadlock.
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     held record;
 BEGIN
-    -- Not now(), here and wherever a lease is checked: the caller's transaction may have begun before the lease ended.
+    -- A lease is never compared with now(), because the caller's transaction may have begun before the lease ended.
     IF finish.result = 'success' AND num_nonnulls(finish.outcomes, finish.output, finish.failure, finish.details) = 0 THEN
         WITH mine AS (
             DELETE FROM messages.message_rows m
@@ -354,7 +354,7 @@ BEGIN
     END IF;
     done := held.ids;
     queue_name := held.queue_name;
-    -- Most leases are finished as a whole and in their order; the timer of another finds nothing when its time comes.
+    -- Most leases are finished as a whole and in their order; any other timer finds nothing to do when it is due.
     DELETE FROM messages.timer t WHERE t.queue_name = held.queue_name AND t.at = held.at AND t.ids = held.ids;
     IF held.dead IS NOT NULL THEN
         PERFORM messages.record_dead(held.dead);
@@ -381,7 +381,7 @@ BEGIN
         SELECT o.value ->> 'result' AS result, o.value -> 'output' AS output, o.value -> 'failure' AS failure FROM jsonb_each(outcomes) o
         UNION ALL SELECT NULL, check_outcomes.output, check_outcomes.failure
     LOOP
-        IF outcome.result IS NOT NULL THEN    -- not as a WHERE: a plan for these values calls what is IMMUTABLE before it
+        IF outcome.result IS NOT NULL THEN    -- an IF: with a WHERE, the planner would call the IMMUTABLE check before it
             PERFORM messages.check_result(outcome.result);
         END IF;
         IF octet_length(outcome.output::text) > 65536 OR octet_length(outcome.failure::text) > 65536 THEN
@@ -419,7 +419,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NEXT;
     END IF;
-    -- Others wait only for what this call has let in and does not lease itself.
+    -- Notify only for messages that this call has let in and does not lease itself.
     IF EXISTS (SELECT FROM messages.message_rows m WHERE m.id = ANY (finished.entered) AND m.lock_expires_at IS NULL) THEN
         PERFORM messages.notify_for(finished.queue_name, finished.entered[1]);
     END IF;
@@ -441,7 +441,7 @@ DECLARE
     first  record;
     rest   record;
 BEGIN
-    -- A lease and its archive in one call: nobody else sees the lease, so it needs no timer.
+    -- Lease and archive are one call: no other session sees the lease, so it needs no timer.
     first := messages.take_first(consume.queue_name, wanted, NULL);
     FOR try IN 1 .. 2 LOOP
         IF first.ids IS NOT NULL THEN
@@ -499,7 +499,7 @@ AS $$
                         WHERE f.message_id = m.id AND f.attempt = m.attempts - 1 AND NOT f.failure ? 'unfinished')
 $$;
 COMMENT ON FUNCTION messages.abandoned(uuid, bigint[]) IS
-    'Which of these leased messages had an attempt before that ended without a result of its own: its lease ended, or its consumer did. One of those that were leased together then may end its next consumer, too, so handle them in small batches.'
+    'Which of these leased messages had an attempt before that ended without a result of its own: its lease ended, or its consumer did. A message that ended its consumer may end the next one, too, so handle these messages in small batches.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.deaths(queue_name text, holder text, period interval) RETURNS TABLE (result text, number bigint)

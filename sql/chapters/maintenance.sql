@@ -1,6 +1,6 @@
 -- Maintenance: what runs every minute, and pg_cron, which may run it.
 --
--- Maintenance adds speed, never correctness. It looks at each queue that has messages (scan_next). Then it makes partitions, applies
+-- Maintenance adds speed, never correctness. It visits each queue that has messages (scan_next). Then it makes partitions, applies
 -- retention, records the history, and deletes records that are kept for a limited time. A step that fails is recorded and stops no
 -- other. adopt_copy lets a copy of the queue, such as a restored dump, continue by itself.
 --
@@ -27,14 +27,14 @@ DECLARE
     done     jsonb       := '{}';
 BEGIN
     INSERT INTO messages.maintenance_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.maintenance_run) ON CONFLICT DO NOTHING;
-    -- One at a time is enough; the others find nothing to do.
+    -- One run at a time is enough; the others find nothing to do.
     SELECT CASE WHEN maintain.with_queues THEN coalesce(u.next_queue, '') END INTO name FROM messages.maintenance_run u FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN jsonb_build_object('skipped', 'another maintenance run is in progress');
     END IF;
     PERFORM messages.pause_notifications();
-    -- Here and below, a stored time that lies ahead is of a clock that was wrong, and counts as none.
-    -- What a statement_timeout would undo is left to the next; and so is what would lock more than about a thousand relations until the commit.
+    -- Here and below, a stored time that lies ahead comes from a wrong clock and counts as none.
+    -- The next run takes the queues that a statement_timeout would undo, or that would lock more than about a thousand relations.
     WHILE name IS NOT NULL AND locks < 900 AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
         locks := locks + 1 + (SELECT count(l.mark) FROM messages.lane l WHERE l.queue_name = name);
         SELECT * INTO next FROM messages.scan_next(name);
@@ -43,7 +43,7 @@ BEGIN
         archived := archived + next.archived;
         notified := notified + next.notified;
     END LOOP;
-    -- What locks the archive comes last, because everybody who archives waits from there to the commit.
+    -- The steps that lock the archive come last, because everybody who archives waits from there to the commit.
     FOR step IN
         SELECT * FROM (VALUES
             ('purge_cron_history', 'SELECT jsonb_build_object(''cron_history_purged'', messages.purge_cron_history())'),
@@ -74,7 +74,7 @@ BEGIN
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
 COMMENT ON FUNCTION messages.maintain(boolean) IS
-    'Ends what is due, notifies again for what waits, in some hundred queues that have messages, after which the next maintenance run continues; makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and notified of (notified). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which scan_next() went through before. A step that fails is a warning and a row of health(), and leaves the others alone.'
+    'Ends what is due and notifies again for waiting messages, in some hundred queues that have messages; the next run continues with the others. Makes partitions, applies retention, deletes old dedup keys, and purges the history of its own pg_cron jobs. Returns how many expired leases and delays it ended (freed), and how many messages it archived (archived) and notified for (notified). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which scan_next() has visited before. A step that fails is a warning and a row of health(), and leaves the others alone.'
     ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.scan_next(INOUT queue_name text, OUT freed bigint, OUT archived bigint, OUT notified bigint)
@@ -92,7 +92,7 @@ BEGIN
     freed := 0;
     archived := 0;
     notified := 0;
-    -- What fails for one queue must not keep the others from being looked at.
+    -- An error in one queue must not keep the others from being visited.
     BEGIN
         PERFORM messages.repair_lanes(here);
         SELECT * INTO freed, archived, more FROM messages.end_due(here, 5000);
@@ -109,7 +109,7 @@ BEGIN
               (SELECT t.queue_name FROM messages.timer t WHERE t.queue_name > here ORDER BY t.queue_name LIMIT 1)) END;
 END $$;
 COMMENT ON FUNCTION messages.scan_next(text) IS
-    'The first part of a maintenance run, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, notifies again for what waits in it, and returns the name for the next call, which is NULL after the last. Begin with an empty name. An error is recorded for health(), and the next queue follows.'
+    'The first part of a maintenance run, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, notifies again for its waiting messages, and returns the name for the next call, which is NULL after the last queue. Begin with an empty name. An error is recorded for health(), and the next queue follows.'
     ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.record_maintenance_step(step text, subject text, state text DEFAULT NULL, error text DEFAULT NULL) RETURNS void
@@ -184,7 +184,7 @@ BEGIN
         PERFORM setval(counter.sequence, counter.used);
         moved := moved + 1;
     END LOOP;
-    -- Only what is missing is made. Marks that came with the copy are corrected by the next scan, and a scan is due in a minute at most.
+    -- Make only what is missing. The next scan corrects the marks that came with the copy, and a scan is due in a minute at most.
     PERFORM messages.check_lock_room('adopt_copy()', (
         SELECT count(*) FROM (
             SELECT q.scan_due FROM messages.queue q
@@ -198,8 +198,8 @@ BEGIN
     PERFORM messages.repair_lanes(q.queue_name) FROM messages.queue q;
     made := messages.repair_timers();
     PERFORM setval('messages.notifications_paused_until', 1);
-    -- The places in the log are transactions of the server that the archive comes from. Where they lie in the future of this
-    -- one, nobody would read them for years: move them into its past, in the same order.
+    -- The places in the log are transactions of the server that the archive comes from. If they lie in the future of this
+    -- server, no reader would get them for years: move them into its past, in the same order.
     SELECT max(a.xid) INTO newest FROM messages.archive_rows a;
     IF newest >= horizon THEN
         UPDATE messages.archive_rows a SET xid = floor(a.xid::numeric * (horizon - 1) / newest);
@@ -233,7 +233,7 @@ AS $$
 DECLARE
     home   text := current_database();
     made   CONSTANT boolean := EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron');
-    -- One statement, or pg_cron would run it in a single transaction.
+    -- The job is one statement, or pg_cron would run it in a single transaction.
     maintenance CONSTANT text := 'DO $maintenance$ DECLARE next text := ''''; BEGIN PERFORM pg_catalog.set_config(''application_name'', ''pg_cron'', false); '
         'WHILE next IS NOT NULL LOOP next := (messages.scan_next(next)).queue_name; COMMIT; END LOOP; '
         'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.maintain(with_queues => false); END $maintenance$';
@@ -347,7 +347,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('maintenance');
 END $$;
 COMMENT ON FUNCTION messages.expect_cron(text) IS
-    'Records that pg_cron was given maintenance, as this login, and so has three minutes to begin; NULL records that pg_cron no longer has it. PQ016: maintenance ran for half a minute.'
+    'Records that pg_cron got the maintenance job, as this login, and so has three minutes to begin; NULL records that pg_cron no longer has the job. PQ016: maintenance ran for half a minute.'
     ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.uninstall_cron() RETURNS integer
@@ -379,8 +379,8 @@ BEGIN
        OR has_table_privilege('cron.job_run_details', 'SELECT') IS NOT TRUE OR has_table_privilege('cron.job_run_details', 'DELETE') IS NOT TRUE THEN
         RETURN 0;
     END IF;
-    -- pg_cron keeps a row for each run forever, also those of removed jobs, and those without an end, which a restart of
-    -- the server leaves behind. Row security shows the login of the jobs its own, and messages_owner those of show_cron_jobs_to_owner().
+    -- pg_cron keeps a row for each run forever, also for removed jobs, and for runs without an end, which a restart of the
+    -- server leaves behind. Row security shows a login the runs of its own jobs, and messages_owner those of show_cron_jobs_to_owner().
     EXECUTE $purge$
         WITH ours AS MATERIALIZED (
             SELECT d.runid, d.end_time FROM cron.job_run_details d
@@ -403,12 +403,12 @@ CREATE OR REPLACE FUNCTION messages.maintenance_mode() RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN EXISTS (SELECT FROM messages.maintenance_run u WHERE u.cron_at BETWEEN clock_timestamp() - interval '3 minutes' AND clock_timestamp()
-                                -- Anybody with messages_maintenance can say that pg_cron has it, again and again: what counts is maintenance.
+                                -- Any member of messages_maintenance can repeat expect_cron(): only a finished run counts.
                                 AND coalesce(u.finished_at > clock_timestamp() - interval '6 minutes', true))
            THEN 'pg_cron' ELSE 'airflow' END
 $$;
 COMMENT ON FUNCTION messages.maintenance_mode() IS
-    'Who runs maintenance: pg_cron if it did, or was given it, within the last three minutes and somebody has done it within the last six; else airflow.'
+    'Who runs maintenance: pg_cron if it ran it, or got the job, within the last three minutes, and somebody has run it within the last six; else airflow.'
     ' [for: every role]';
 
 CREATE OR REPLACE FUNCTION messages.cron_database() RETURNS text
@@ -435,11 +435,11 @@ DECLARE
     -- How this login lets pg_cron run maintenance.
     make_jobs text    := CASE WHEN (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
                               THEN 'SELECT messages.install_cron(run_as => ''messages_cron'')' ELSE 'SELECT messages.install_cron()' END;
-    -- A launcher that was ended stays away until the server starts again; a session without a type is one that hides what it is.
+    -- A launcher that was ended stays away until the server starts again; a session whose type is hidden may be the launcher.
     gone      boolean := NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_type IS NULL OR a.backend_type = 'pg_cron launcher');
 BEGIN
     SELECT * INTO last FROM messages.maintenance_run;
-    -- A time that lies ahead is of a clock that was wrong.
+    -- A time that lies ahead comes from a wrong clock.
     last.cron_at := CASE WHEN last.cron_at <= clock_timestamp() THEN last.cron_at END;
     last.finished_at := CASE WHEN last.finished_at <= clock_timestamp() THEN last.finished_at END;
     ago := date_trunc('second', clock_timestamp() - last.cron_at)::text;
@@ -499,7 +499,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- No job that this role can see: the row security of pg_cron shows each role its own jobs only. What was done shows who did it.
+    -- This role sees no job, because the row security of pg_cron shows each role its own jobs only. The last run shows who ran it.
     RETURN QUERY SELECT found.severity, found.finding, found.fix FROM (VALUES
         (done AND EXISTS (SELECT FROM pg_roles r WHERE r.rolname = last.cron_role AND r.rolsuper), 'critical',
          format('pg_cron runs maintenance as the superuser %s, and whoever owns our functions may say what it does', last.cron_role),
@@ -514,7 +514,7 @@ BEGIN
     ) AS found (applies, severity, finding, fix) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS
-    'A check of health(). Whether pg_cron runs maintenance: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, how the last runs ended, also of jobs that publish.'
+    'A check of health(). Whether pg_cron runs maintenance, as which login, and when it last did, even in jobs that the owner of the schema cannot see; of the jobs that it can see, also of those that publish, how the last runs ended.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.health_cron_history() RETURNS TABLE (severity text, finding text, fix text)

@@ -64,17 +64,17 @@ DECLARE
     made    integer := 0;
 BEGIN
     SELECT p.partition_by INTO size FROM messages.archive_policy p FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN                      -- another session makes them
+    IF NOT FOUND THEN                      -- another session makes the partitions
         RETURN 0;
     END IF;
-    -- A week ahead by day, three months ahead by month: maintenance may be missing for that long. The one that follows
-    -- the current partition, which may have another size, is always made.
+    -- A week ahead by day, three months ahead by month: maintenance may be missing for that long. The partition that
+    -- follows the current one, which may have another size, is always made.
     first := date_trunc(size, moment);
     last := greatest(first + CASE size WHEN 'day' THEN interval '7 days' ELSE interval '3 months' END,
                      (SELECT p.end_at FROM messages.archive_partitions() p WHERE p.first_at <= moment AND p.end_at > moment));
     WHILE first <= last LOOP
         after := first + ('1 ' || size)::interval;
-        -- Leave out what other partitions cover, and any period of which the default partition has rows.
+        -- Leave out times that other partitions cover, and periods of which the default partition has rows.
         begins := greatest(first, (SELECT max(p.end_at) FROM messages.archive_partitions() p WHERE p.first_at < after AND p.end_at > first));
         IF begins < after
            AND NOT EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= begins AND d.archived_at < after) THEN
@@ -88,7 +88,7 @@ BEGIN
                 PERFORM messages.record_maintenance_step('make_archive_partitions', name);
             EXCEPTION
                 WHEN lock_not_available THEN
-                    -- All who archive queue up behind this lock. The partitions are made long before they are needed.
+                    -- Everybody who archives queues up behind this lock. The partitions are made long before they are needed.
                     RAISE WARNING 'the archive is in use: the next maintenance run makes its partition from %', begins;
                     RETURN made;
                 WHEN OTHERS THEN
@@ -158,7 +158,7 @@ BEGIN
          WHERE p.end_at < moment - (SELECT min(r.retention) FROM messages.archive_retention r)
            AND has_table_privilege(p.partition, 'DELETE')          -- leave out what another role made by hand
     LOOP
-        -- One row that has to be kept keeps them all: one of a queue with a longer retention, or an open dead message.
+        -- One row keeps the whole partition: a message of a queue with a longer retention, or an open dead message.
         EXECUTE format($keep$
             SELECT EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= $3 AND d.archived_at < $1)
                 OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.archive_retention r ON r.queue_name = a.queue_name
@@ -216,7 +216,7 @@ AS $$
 DECLARE
     gone record;
 BEGIN
-    -- Readers continue while it is read; nobody adds a message to it.
+    -- Readers continue while the partition is read; no session adds a message to it.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', drop_and_record_partition.partition);
     EXECUTE format($all$
         SELECT array_agg(q.name) AS names, array_agg(q.last_xid) AS last_xids, array_agg(q.newest) AS newest
@@ -237,7 +237,7 @@ AS $$
     WITH counted AS (
         UPDATE messages.archive_policy p SET removals = p.removals + 1
          WHERE record_archive_removal.last_xid IS NOT NULL RETURNING p.removals),
-    -- A later removal that reaches as far tells every reader the same, and replaces this one.
+    -- A later removal that reaches as far replaces an earlier one: it means the same to every reader.
     replaced AS (
         DELETE FROM messages.archive_removal r USING counted
          WHERE r.queue_name = record_archive_removal.queue_name AND r.before_xid <= record_archive_removal.last_xid + 1
@@ -278,7 +278,7 @@ BEGIN
            pg_relation_size(c.oid) / current_setting('block_size')::bigint, pg_table_size(c.oid),
            -- A partition that was never analysed has no statistics: this is a guess.
            CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE 30 END, archive.columns,
-           -- What later transactions archive is not read yet: so the rows stay the same while an export reads them.
+           -- An export does not read what later transactions archive, so the rows stay the same while it reads them.
            CASE WHEN p.end_at > clock_timestamp() THEN pg_snapshot_xmin(pg_current_snapshot())::text::bigint END
       FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition::regclass
      CROSS JOIN (SELECT jsonb_agg(jsonb_build_array(a.attname, format_type(a.atttypid, NULL)) ORDER BY a.attnum) AS columns
@@ -412,7 +412,7 @@ BEGIN
                 quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ013', HINT = again;
         END IF;
     END LOOP;
-    -- Readers continue until here. From here on nobody can change a row of it or give one a resolution.
+    -- Readers continue until here. From here on no session can change or resolve a row of the partition.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', part.partition);
     EXECUTE versions INTO after;
     IF after IS DISTINCT FROM before THEN

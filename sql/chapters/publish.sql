@@ -33,7 +33,7 @@ DECLARE
     known  bigint;
     notified   text;
 BEGIN
-    -- One statement knows all that is usual; what it refuses goes to the function that knows the rest.
+    -- One statement covers the usual case; publish_batch() takes what the statement refuses.
     SELECT q.queue_name, q.dedup_window, q.lock_key,
            CASE WHEN pg_sequence_last_value('messages.notifications_paused_until') >= extract(epoch FROM moment) * 1000000 THEN 'off' ELSE q.notify END AS notify INTO policy
       FROM messages.queue q
@@ -65,7 +65,7 @@ BEGIN
         IF known <> new_id THEN
             RETURN known;
         END IF;
-        moment := clock_timestamp();       -- it may have waited for another publisher
+        moment := clock_timestamp();       -- this call may have waited for another publisher
     END IF;
     INSERT INTO messages.message_rows (id, queue_name, message, created_at, visible_at, reference)
     VALUES (new_id, policy.queue_name, publish.message, moment, moment, publish.reference);
@@ -184,7 +184,7 @@ BEGIN
                      AND octet_length(body.value::text) <= least(1000, q.max_body_bytes) THEN body.value
                 ELSE messages.check_body(q.queue_name, body.value, q.max_body_bytes) END,
            insert_messages.priority, moment,
-           -- What waits in its group gets a place when it enters its lane.
+           -- A message that waits in its group gets a place when it enters its lane.
            CASE WHEN insert_messages.group_keys[body.number] IS NOT NULL THEN 'infinity'
                 WHEN places IS NULL OR back_at IS NOT NULL THEN due + body.number * interval '1 us' ELSE places[body.number] END,
            CASE WHEN insert_messages.group_keys[body.number] IS NOT NULL THEN due + body.number * interval '1 us'
@@ -270,8 +270,8 @@ DECLARE
     forget  timestamptz;
     item    record;
     own     integer;                       -- the last place at which this call publishes
-    source  integer[];                     -- the places whose bodies they get
-    new_ids bigint[];                      -- those of this call, of which the messages of new keys get theirs
+    source  integer[];                     -- the places whose bodies the keys get
+    new_ids bigint[];                      -- the ids of this call, which the messages of new keys get
     ids     bigint[];
 BEGIN
     PERFORM messages.check_batch(publish_deduplicated.queue_name, publish_deduplicated.messages, publish_deduplicated."references",
@@ -290,7 +290,7 @@ BEGIN
     -- The ids follow the order of the bodies, because the order in a group follows the ids.
     new_ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM unnest(publish_deduplicated.dedup_keys));
     ids := new_ids;
-    -- Every session takes the keys in the same order, so that two batches cannot deadlock. Two transactions with several can.
+    -- Every session takes the keys in the same order, so that two batches cannot deadlock. Two transactions with several batches can.
     BEGIN
         FOR item IN
             SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
@@ -306,7 +306,7 @@ BEGIN
                       publish_deduplicated.queue_name, ids[item.place], publish_deduplicated.messages -> (item.place - 1)::integer, due,
                       publish_deduplicated.headers, publish_deduplicated."references"[item.place], publish_deduplicated.topics[item.place],
                       expires) THEN
-                -- It is leased or finished: the key now stands for the new message, as if it had expired.
+                -- The message is leased or finished: the key now stands for the new message, as if the key had expired.
                 ids[item.place] := messages.remember_key(publish_deduplicated.queue_name, item.dedup_key, new_ids[item.place], 'infinity', forget);
             END IF;
             own := CASE WHEN ids[item.place] = new_ids[item.place] THEN item.place ELSE own END;
@@ -326,7 +326,7 @@ BEGIN
     RETURN QUERY SELECT known.id, known.id <> known.new_id FROM unnest(ids, new_ids) AS known (id, new_id);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
-    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that one stayed open for more than three seconds, or waits for this one; other errors as in publish.'
+    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that transaction stayed open for more than three seconds, or waits for this one; other errors as in publish.'
     ' [for: publisher]';
 
 CREATE OR REPLACE FUNCTION messages.remember_key(queue_name text, dedup_key text, id bigint, moment timestamptz, forget timestamptz) RETURNS bigint
@@ -346,7 +346,7 @@ BEGIN
             SELECT d.id INTO known FROM messages.dedup d
              WHERE d.queue_name = remember_key.queue_name COLLATE "default" AND d.dedup_key = remember_key.dedup_key COLLATE "default" FOR UPDATE;
         END IF;
-        EXIT WHEN FOUND;                   -- or it expired just now
+        EXIT WHEN FOUND;                   -- or the key expired just now
     END LOOP;
     RETURN known;
 END $$;
@@ -393,7 +393,7 @@ BEGIN
     IF waits THEN
         PERFORM messages.join_groups(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
     ELSIF replace_waiting.visible_at <= moment AND own < replace_waiting.visible_at THEN
-        -- Its place may lie before the mark of the lane, where no lease looks.
+        -- The place may lie before the mark of the lane, where no lease looks.
         PERFORM messages.enter(replace_waiting.queue_name, ARRAY[replace_waiting.id]);
     ELSIF replace_waiting.visible_at < was.visible_at THEN
         PERFORM messages.notify_for(replace_waiting.queue_name, replace_waiting.id);
@@ -406,7 +406,7 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.replace_waiting(text, bigint, jsonb, timestamptz, jsonb, text, text, timestamptz) IS
-    'Puts another body, with its headers, reference, topic and times, in the place of one that nobody has leased; false, and nothing is changed, if it is leased or finished. It gets the place of its visible_at, and where keys take turns it keeps its own.'
+    'Replaces the body of a message that nobody has leased, with headers, reference, topic and times; returns false and changes nothing if the message is leased or finished. The message gets the place of its visible_at, and where keys take turns it keeps its own.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.publish_topic(

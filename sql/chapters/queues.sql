@@ -3,7 +3,7 @@
 -- A queue is a row with a policy. create_queue makes the row and its lanes, alter_queue checks and changes the policy, and drop_queue
 -- deletes the queue with its messages, once no transaction is changing one of them.
 --
--- status counts messages by state; ready_queues returns how many can be leased, and when a waiting consumer asks again. Each counts
+-- status counts messages by state; ready_queues returns how many can be leased, and when a waiting consumer queries again. Each counts
 -- up to a number of messages along an index; for more, status takes the statistics of the planner.
 -- check_queue raises an error for a queue that does not exist, or that this login does not reach.
 --
@@ -192,7 +192,7 @@ BEGIN
     PERFORM messages.check_queue(purge_queue.queue_name, 'consume');
     WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
-            -- A locked message is being leased right now: leave it.
+            -- A locked message is being leased right now: leave it alone.
             gone := ARRAY(
                 SELECT m.id FROM messages.message_rows m
                  WHERE m.queue_name = purge_queue.queue_name COLLATE "default" AND coalesce(m.lock_expires_at <= clock_timestamp(), true)
@@ -231,14 +231,14 @@ BEGIN
             PERFORM messages.record_audit('drop_queue', drop_queue.queue_name, jsonb_build_object('force', drop_queue.force), gone);
             RETURN gone;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            -- Somebody who waits behind this lock holds rows that go with the queue: give way, or both wait forever.
+            -- A session that waits behind this lock may hold rows that go with the queue: give way, or both wait forever.
             PERFORM pg_sleep(random() / 20);
         END;
     END LOOP;
     PERFORM messages.raise_in_use(format('queue %L', drop_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
-    'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones for as long as the retention of the queue says. Tries for half a minute to find a moment at which nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.'
+    'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones for as long as the retention of the queue says. Tries for half a minute to find a time at which no transaction is changing a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.delete_queue(queue_name text, force boolean) RETURNS bigint
@@ -263,7 +263,7 @@ BEGIN
     END LOOP;
     DELETE FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";
     GET DIAGNOSTICS deleted = ROW_COUNT;
-    -- The others refer to the queue, and go with its row.
+    -- The rows of the other tables refer to the queue, and go with its row.
     FOREACH relation IN ARRAY '{timer,dead_message,dispatch,dedup}'::text[] LOOP
         EXECUTE format('DELETE FROM messages.%I WHERE queue_name = $1', relation) USING delete_queue.queue_name;
     END LOOP;
@@ -273,7 +273,7 @@ BEGIN
     UNION ALL
     SELECT own.sequence FROM messages.queue q CROSS JOIN unnest(ARRAY[q.scan_due, q.rate_mark]) AS own (sequence)
      WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND own.sequence IS NOT NULL;
-    -- Its archive stays, for as long as was promised.
+    -- The archive of the queue stays for as long as its retention promised.
     DELETE FROM messages.dropped_queue d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
     INSERT INTO messages.dropped_queue (queue_name, retention)
     SELECT r.queue_name, r.retention FROM messages.archive_retention r WHERE r.queue_name = delete_queue.queue_name COLLATE "default";
@@ -281,14 +281,14 @@ BEGIN
     RETURN deleted;
 END $$;
 COMMENT ON FUNCTION messages.delete_queue(text, boolean) IS
-    'Does what drop_queue does, once nobody else can change a message. 55P03: somebody is changing what goes with the queue.'
+    'Does what drop_queue does, once nobody else can change a message. 55P03: another transaction is changing what goes with the queue.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.status(queue_name text DEFAULT NULL, exact boolean DEFAULT false)
 RETURNS SETOF messages.queue_status
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
-SET jit = off -- the costs of what is switched off would have it compile for a second
+SET jit = off -- the costs of the disabled plans would make PostgreSQL compile for a second
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -308,7 +308,7 @@ BEGIN
         PERFORM messages.raise_unknown_queue(status.queue_name);
     END IF;
     IF status.exact THEN
-        -- This reads the whole table, for which the planner knows the best way.
+        -- An exact count reads the whole table: let the planner choose how.
         PERFORM set_config(name, 'on', true) FROM unnest(ARRAY['enable_sort', 'enable_bitmapscan', 'enable_seqscan']) AS name;
         RETURN QUERY
         SELECT q.queue_name, q.paused, coalesce(m.depth, 0), coalesce(m.depth - m.leased - m.delayed, 0), coalesce(m.leased, 0),
@@ -340,7 +340,7 @@ BEGIN
                    count(*) FILTER (WHERE walked.visible_at > moment AND coalesce(walked.lock_expires_at <= moment, true)) AS delayed,
                    min(greatest(walked.visible_at, CASE WHEN walked.fair_key IS NOT NULL THEN walked.created_at END))
                        FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest,
-                   -- What comes after the last that is counted is delayed, if that one is.
+                   -- If the message after the last counted one is delayed, so is the rest.
                    (array_agg(walked.visible_at > moment))[count_up_to + 1] AS rest_is_delayed
               FROM (SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
                      ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to + 1) walked) m
@@ -360,7 +360,7 @@ BEGIN
                              WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
                              ORDER BY m.visible_at LIMIT count_up_to)
                            UNION ALL
-                           -- If all of these are leased: from the mark on, where the next lease looks.
+                           -- If all of these are leased, read on from the mark, where the next lease looks.
                            (SELECT m.* FROM (SELECT messages.stored_time(p.mark, moment) AS begins OFFSET 0) marked
                              CROSS JOIN LATERAL (
                                 SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m
@@ -406,7 +406,7 @@ BEGIN
     RETURN QUERY
     WITH asked AS MATERIALIZED (           -- one time for all lanes, in any plan
         SELECT clock_timestamp() AS moment,
-               -- A mark that is read is locked until the commit. Without it all that is leased is walked over.
+               -- Reading a mark locks it until the commit. Without marks the query walks over all leased messages.
                ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
     SELECT q.queue_name, least(sum(found.ready), free.leases, min(rate.leases))::bigint,
            moment - min(found.oldest),
@@ -421,7 +421,7 @@ BEGIN
       FROM asked
      CROSS JOIN messages.queue q
       JOIN messages.lane p ON p.queue_name = q.queue_name AND (p.used OR ready_queues.queue_names IS NOT NULL)
-     -- Here it is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
+     -- Here the mark is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
      CROSS JOIN LATERAL (SELECT CASE WHEN by_mark THEN messages.stored_time(p.mark, moment) ELSE 'epoch' END AS from_at) mark
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics FROM (
@@ -442,7 +442,7 @@ BEGIN
                         SELECT count(*) FROM messages.message_rows m
                          WHERE m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = q.queue_name))
                            AND m.lock_expires_at > moment)) END AS leases) free
-      -- Without OFFSET it would be called for each lane, whatever the condition says.
+      -- Without OFFSET, rate_left() would be called for each lane, whatever the condition.
       LEFT JOIN LATERAL (SELECT r.leases, r.next_at FROM messages.rate_left(q, moment) r WHERE q.rate_limit IS NOT NULL OFFSET 0) rate ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
@@ -452,7 +452,7 @@ BEGIN
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
 END $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, or when rate_limit allows the next lease), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. Changes nothing: whoever waits calls scan(). PQ004: a negative number.'
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, or when rate_limit allows the next lease), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. Changes nothing: a waiting consumer calls scan(). PQ004: a negative number.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.scan(queue_names text[], count_up_to integer DEFAULT 1000)
@@ -468,7 +468,7 @@ BEGIN
     RETURN QUERY SELECT * FROM messages.ready_queues(coalesce(scan.queue_names, '{}'), scan.count_up_to);
 END $$;
 COMMENT ON FUNCTION messages.scan(text[], integer) IS
-    'Ends what is due in these queues, looks at all of a queue if it is time for that, and returns what ready_queues() returns then: for whoever waits, because perhaps nobody else is there to do it. Unknown names are left out, and so is what this login may not observe. One call serves any number of waiting consumers. PQ004: a negative number.'
+    'Ends what is due in these queues, scans a queue if a scan is due, and returns what ready_queues() returns then. Waiting consumers call it, because nobody else may be there to do it. Unknown names are left out, and so is what this login may not observe. One call serves any number of waiting consumers. PQ004: a negative number.'
     ' [for: consumer, observer, maintenance, pipeline]';
 
 CREATE OR REPLACE FUNCTION messages.closed_queues(queue_names text[]) RETURNS TABLE (queue_name text, paused boolean)

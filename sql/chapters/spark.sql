@@ -43,7 +43,7 @@ BEGIN
         RAISE EXCEPTION 'there is no run %', coalesce(quote_literal(left(finish_run.run_id, 250)), 'NULL') USING ERRCODE = 'PQ004',
             HINT = 'Finish it as the login that began it.';
     END IF;
-    -- What such a run published is recorded in the transaction that publishes it, and nowhere else.
+    -- Only the transaction that publishes records what such a run published.
     IF finished.pipeline IN ('publish', 'publish stream') THEN
         RAISE EXCEPTION 'run % publishes, and is finished by messages.publish_staged()', quote_literal(finish_run.run_id)
             USING ERRCODE = 'PQ004', HINT = 'Finish runs of pipelines only.';
@@ -347,7 +347,7 @@ BEGIN
             GET DIAGNOSTICS published = ROW_COUNT;
             taken := published;
         END IF;
-        -- Rows are only ever added, so as many rows are the same rows: those whose queues were checked above.
+        -- Rows are only ever added, so an equal number means the same rows, whose queues were checked above.
         IF taken <> staged THEN
             RAISE EXCEPTION 'rows that the tasks staged: %; rows that are there now: %; nothing was published', staged, taken
                 USING ERRCODE = 'PQ012', HINT = 'Something writes under the number of an attempt that has ended. Run the job again.';

@@ -8,7 +8,7 @@
 --
 -- Tables: none.
 
--- For views: whoever reads a view needs EXECUTE on the functions in it, but no privilege on the tables.
+-- A role that reads a view needs EXECUTE on the functions in it, but no privilege on the tables.
 CREATE OR REPLACE VIEW messages.session_reach AS
 SELECT login.everything,
        ARRAY(SELECT g.queue_name FROM messages.queue_grant g
@@ -20,7 +20,7 @@ SELECT login.everything,
               WHERE g.privilege = 'consume' AND pg_has_role(session_user, g.grantee, 'MEMBER') AND login.leases AND login.shows_bodies) AS body_queues
   FROM (SELECT coalesce(NOT pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER'), true)
                OR pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS TRUE AS everything,
-               -- A page sets messages.bodies to off for whoever may see less than its login.
+               -- A page sets messages.bodies to off for a user who may see less than its login.
                current_setting('messages.bodies', true) IS DISTINCT FROM 'off' AS shows_bodies,
                EXISTS (SELECT FROM pg_proc p
                         WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN ('lease', 'lease_dead', 'consume')

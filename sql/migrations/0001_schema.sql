@@ -44,8 +44,8 @@ COMMENT ON COLUMN messages.queue.rate_limit IS 'How many messages may be leased 
 COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
 COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages, of the queue and of a group, may be leased at once after a pause; the next have to wait for their time.';
 COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
-COMMENT ON COLUMN messages.queue.scan_due IS 'Sequence: the time from which a session may look through the whole queue again.';
-COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only whoever may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a notification, or -2 for the rate_mark.';
+COMMENT ON COLUMN messages.queue.scan_due IS 'Sequence: the time from which a session may scan the queue again.';
+COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only a role that may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a notification, or -2 for the rate_mark.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL forever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
@@ -77,7 +77,7 @@ COMMENT ON COLUMN messages.unused_sequence.sequence IS 'The sequence.';
 COMMENT ON COLUMN messages.unused_sequence.since IS 'When its queue was dropped.';
 
 CREATE SEQUENCE messages.notifications_paused_until MINVALUE -1 MAXVALUE 100000000000000000;
-COMMENT ON SEQUENCE messages.notifications_paused_until IS 'Microseconds since 1970: until then nobody notifies, because the notification queue of the server is half full.';
+COMMENT ON SEQUENCE messages.notifications_paused_until IS 'Microseconds since 1970: until then no notification is sent, because the notification queue of the server is half full.';
 
 CREATE SEQUENCE messages.message_id_seq;
 COMMENT ON SEQUENCE messages.message_id_seq IS 'Numbers the messages.';
@@ -120,11 +120,11 @@ CREATE TABLE messages.message_rows PARTITION OF messages.message DEFAULT WITH (
 );
 CREATE INDEX message_order_idx ON messages.message_rows (queue_name, priority DESC, visible_at);
 CREATE INDEX message_reference_idx ON messages.message_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
--- What waits behind others of its group has a visible_at of infinity and lies at the end of the group.
--- A group has as many places as max_leased_per_group says; who has none waits outside of the lane.
+-- A message behind others of its group has a visible_at of infinity and lies at the end of the group.
+-- A group has as many places as max_leased_per_group says; a message without a place waits outside of the lane.
 CREATE UNIQUE INDEX message_place_idx ON messages.message_rows (queue_name, group_key, place) WHERE place IS NOT NULL;
 CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
--- The last place that a key has in a lane, whether it is ready or delayed. What waits in its group gets a place when it enters.
+-- The last place that a key has in a lane, whether it is ready or delayed. A message in its group gets a place when it enters.
 CREATE INDEX message_fair_idx ON messages.message_rows (queue_name, fair_key, priority, coalesce(due_at, visible_at)) WHERE fair_key IS NOT NULL AND visible_at < 'infinity';
 COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
@@ -165,7 +165,7 @@ CREATE TABLE messages.timer (
 );
 CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
 CREATE INDEX timer_group_idx ON messages.timer (queue_name, at) WHERE group_key IS NOT NULL;
-ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- no two rows have to differ
+ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- two rows may be equal
 COMMENT ON TABLE messages.timer IS 'When somebody looks at messages again: one row for each call of lease, for messages that got a delay, that expire, or that have just entered their lanes; and one for a group that may have room.';
 COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.timer.at IS 'The time.';
@@ -216,7 +216,7 @@ ALTER TABLE messages.message_archive_default REPLICA IDENTITY FULL;
 CREATE INDEX message_archive_ranges_idx ON messages.archive_rows USING brin (archived_at, xid) WITH (autosummarize = on);
 CREATE INDEX message_archive_reference_idx ON messages.archive_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
 CREATE INDEX message_archive_dead_idx ON messages.archive_rows (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
--- A pipeline that was killed and starts again counts through it what it had done. Few rows are resolved.
+-- A pipeline that was killed and starts again counts through this index what it had done. Few rows are resolved.
 CREATE INDEX message_archive_resolved_by_idx ON messages.archive_rows (resolved_by, resolved_at) WHERE resolved_by IS NOT NULL;
 COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result. What plain SQL inserts here is checked.';
 COMMENT ON TABLE messages.archive_rows IS 'The rows of messages.message_archive, partitioned by archived_at. The functions name this table and meet no trigger.';
@@ -264,7 +264,7 @@ COMMENT ON COLUMN messages.archive_policy.only_row IS 'Always true: there is one
 COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the partitions that are made from now on.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
-COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports, so that only whoever may read this table can compute them.';
+COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports, so that only a role that may read this table can compute them.';
 
 CREATE TABLE messages.dropped_queue (
     queue_name text        PRIMARY KEY,
@@ -446,10 +446,10 @@ COMMENT ON TABLE messages.maintenance_run IS 'The last maintenance run, and the 
 COMMENT ON COLUMN messages.maintenance_run.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.maintenance_run.finished_at IS 'When it finished.';
 COMMENT ON COLUMN messages.maintenance_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
-COMMENT ON COLUMN messages.maintenance_run.cron_at IS 'When pg_cron last did it, or was given it since; NULL if it never did, or no longer has it.';
+COMMENT ON COLUMN messages.maintenance_run.cron_at IS 'When pg_cron last ran maintenance, or got the job since; NULL if it never ran it, or no longer has the job.';
 COMMENT ON COLUMN messages.maintenance_run.cron_role IS 'The login of the pg_cron job.';
 COMMENT ON COLUMN messages.maintenance_run.server IS 'The system identifier of the PostgreSQL server that the queue runs on.';
-COMMENT ON COLUMN messages.maintenance_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
+COMMENT ON COLUMN messages.maintenance_run.next_queue IS 'The queue with which the next run begins, if a statement_timeout left no time for all queues.';
 
 CREATE TABLE messages.maintenance_failure (
     step      text        NOT NULL,
@@ -531,11 +531,11 @@ CREATE TABLE messages.history (
 ) WITH (fillfactor = 70);
 CREATE INDEX history_bucket_at_idx ON messages.history (grain, bucket_at);
 COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as maintenance recorded it. A minute without a row was like the one before, without traffic.';
-COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since. Empty: a maintenance run looked in this minute.';
+COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since. Empty: maintenance ran in this minute.';
 COMMENT ON COLUMN messages.history.grain IS 'minute, hour or day, in UTC; all: what the queue holds now and what went through it since the history began.';
 COMMENT ON COLUMN messages.history.bucket_at IS 'Where the bucket begins; it ends before the next one.';
 COMMENT ON COLUMN messages.history.depth IS 'Unfinished messages at the last maintenance run in the bucket. This column and the five that follow are NULL if there was no maintenance, or nothing had changed.';
-COMMENT ON COLUMN messages.history.depth_max IS 'The largest depth that a maintenance run saw in it.';
+COMMENT ON COLUMN messages.history.depth_max IS 'The largest depth that a maintenance run found in the bucket.';
 COMMENT ON COLUMN messages.history.ready IS 'How many of these could be leased.';
 COMMENT ON COLUMN messages.history.leased IS 'How many were leased.';
 COMMENT ON COLUMN messages.history.delayed IS 'How many waited for their time, or behind others of their group.';
@@ -587,7 +587,7 @@ CREATE TABLE messages.history_progress (
 COMMENT ON TABLE messages.history_progress IS 'How far the history is: what lies between the two positions is counted by the next maintenance run.';
 COMMENT ON COLUMN messages.history_progress.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.history_progress.begun_at IS 'Where the history begins.';
-COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When a maintenance run last looked at the queues.';
+COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When maintenance last recorded the queues.';
 COMMENT ON COLUMN messages.history_progress.counted_at IS 'Up to here all is counted.';
 COMMENT ON COLUMN messages.history_progress.counted_xid IS 'What earlier transactions archived is counted.';
 COMMENT ON COLUMN messages.history_progress.counted_id IS 'Messages up to this id are counted.';
@@ -628,7 +628,7 @@ COMMENT ON COLUMN messages.audit.audit_id IS 'Numbers the entries.';
 COMMENT ON COLUMN messages.audit.at IS 'When it was done.';
 COMMENT ON COLUMN messages.audit.login IS 'The login that did it.';
 COMMENT ON COLUMN messages.audit.application IS 'The application_name of its session.';
-COMMENT ON COLUMN messages.audit.acting_user IS 'For whom the login did it, as it said with act_for(); NULL: it did not say.';
+COMMENT ON COLUMN messages.audit.acting_user IS 'For whom the login did it, as act_for() named the user; NULL if it was not called.';
 COMMENT ON COLUMN messages.audit.action IS 'The verb.';
 COMMENT ON COLUMN messages.audit.queue_name IS 'The queue; NULL if the verb names none. It may have been dropped since.';
 COMMENT ON COLUMN messages.audit.arguments IS 'What the verb was given, without bodies, headers and tokens.';
