@@ -28,7 +28,7 @@ BEGIN
         UNION ALL
         SELECT 'pg_type'::regclass, t.oid, true FROM pg_type t
          WHERE t.typnamespace = to_regnamespace('messages') AND (t.typrelid <> 0 OR t.typelem <> 0)),
-    -- What is in the schema, or names the schema or something in it: such as a view, or a foreign key, of another schema.
+    -- Objects in the schema, and objects that refer to it or its contents, such as a view or a foreign key of another schema.
     other AS (
         SELECT d.classid, d.objid, d.objsubid FROM pg_depend d
           LEFT JOIN has h ON h.kind = d.classid AND h.oid = d.objid LEFT JOIN has named ON named.kind = d.refclassid AND named.oid = d.refobjid

@@ -1,4 +1,4 @@
--- What a fresh schema needs: the archive partitions of the coming months, and the queue of a plain INSERT. A dump that was restored on
+-- A fresh schema needs the archive partitions of the coming months, and the queue of a plain INSERT. A dump that was restored on
 -- another server continues here.
 DO $$
 BEGIN

@@ -1,4 +1,4 @@
--- What the installation needs of its transaction, whatever the role or database sets.
+-- The settings that the installation needs in its transaction, whatever the role or database sets.
 SET LOCAL lock_timeout = '30s';            -- rather fail than wait long for a table: every worker would queue up behind it
 SET LOCAL statement_timeout = 0;
 SET LOCAL check_function_bodies = on;      -- an error in a function fails the installation, with its file and line

@@ -15,7 +15,7 @@ BEGIN
 END $$;
 DO $$
 BEGIN
-    -- What pgmq.sql made, and not the extension of that name.
+    -- Remove what pgmq.sql made, but not the extension of that name.
     IF EXISTS (SELECT FROM pg_namespace n JOIN pg_namespace m ON m.nspowner = n.nspowner
                 WHERE n.nspname = 'pgmq' AND m.nspname = 'messages' AND obj_description(n.oid, 'pg_namespace') LIKE 'PGMQ''s names for %') THEN
         DROP SCHEMA pgmq CASCADE;

@@ -357,7 +357,7 @@ AS $$
 DECLARE
     name text := format('messages.mark_%s', nextval('messages.mark_number'));
 BEGIN
-    -- The range is that of a timestamp.
+    -- The largest value lies within the range of a timestamp.
     EXECUTE format('CREATE SEQUENCE %s MINVALUE -1 MAXVALUE 100000000000000000', name);
     PERFORM messages.keep_private(name::regclass);
     RETURN name::regclass;

@@ -29,10 +29,10 @@ CREATE TABLE messages.queue (
 COMMENT ON TABLE messages.queue IS 'A named stream of messages and its policy.';
 COMMENT ON COLUMN messages.queue.queue_name IS 'A lower-case letter, then letters, digits and underscores; at most 48 characters.';
 COMMENT ON COLUMN messages.queue.max_attempts IS 'How many times a message is delivered at most; with 1, an expired lease makes it a dead message at once.';
-COMMENT ON COLUMN messages.queue.lease_for IS 'How long a lease lasts if the consumer does not say.';
+COMMENT ON COLUMN messages.queue.lease_for IS 'How long a lease lasts by default.';
 COMMENT ON COLUMN messages.queue.backoff_first IS 'Pause after the first failed attempt; doubles with each further one, with jitter.';
 COMMENT ON COLUMN messages.queue.backoff_max IS 'Longest pause between attempts.';
-COMMENT ON COLUMN messages.queue.dedup_window IS 'How long a dedup_key is remembered if the publisher does not say.';
+COMMENT ON COLUMN messages.queue.dedup_window IS 'How long a dedup_key is remembered by default.';
 COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finished messages; NULL forever. Dead messages are kept until they are resolved.';
 COMMENT ON COLUMN messages.queue.notify IS 'always: every publish notifies; gated: one uncommitted publisher at a time notifies; off: consumers poll.';
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message is resolved, or skip to the next.';
@@ -208,7 +208,7 @@ CREATE TABLE messages.archive_rows PARTITION OF messages.message_archive
     FOR VALUES FROM (MINVALUE) TO (MAXVALUE) PARTITION BY RANGE (archived_at);
 CREATE TABLE messages.message_archive_default PARTITION OF messages.archive_rows DEFAULT;
 CREATE INDEX message_archive_id_idx ON messages.archive_rows (id);
--- What a publication needs of a table whose rows change: docs/how-to/backup.md. A primary key of id and archived_at would
+-- A publication needs this of a table whose rows change: docs/how-to/backup.md. A primary key of id and archived_at would
 -- tempt the planner to walk it where a range of pages is to be read.
 ALTER TABLE messages.message_archive REPLICA IDENTITY FULL;
 ALTER TABLE messages.archive_rows REPLICA IDENTITY FULL;
@@ -634,13 +634,13 @@ COMMENT ON COLUMN messages.audit.queue_name IS 'The queue; NULL if the verb name
 COMMENT ON COLUMN messages.audit.arguments IS 'What the verb was given, without bodies, headers and tokens.';
 COMMENT ON COLUMN messages.audit.affected IS 'How many messages or grants it changed; NULL if the verb does not count.';
 
--- What record_dead() has to know about a message that was archived.
+-- The columns that record_dead() needs of a message that was archived.
 CREATE TYPE messages.ended_message AS (
     id bigint, archived_at timestamptz, queue_name text, result text, fingerprint text, requeues smallint, group_key text
 );
 COMMENT ON TYPE messages.ended_message IS 'A message that was just archived, without its body.';
 
--- What the verbs return. A new column breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
+-- The types that the verbs return. A new column breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
 CREATE TYPE messages.leased_message AS (
     id bigint, queue_name text, message jsonb, headers jsonb, reference text, topic text, group_key text,
     priority smallint, attempts smallint, max_attempts smallint, requeues smallint, created_at timestamptz, lock_token uuid,

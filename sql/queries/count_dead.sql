@@ -1,4 +1,4 @@
--- What an action on dead messages would do, if nothing changes until then. What dies from now on is left out of it: what is
+-- What an action on dead messages would do, if nothing changes until then. Later deaths are left out, because a message that is
 -- requeued and dies again must not be requeued again by the same action.
 WITH found AS MATERIALIZED (
     SELECT d.id, d.place

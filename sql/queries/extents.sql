@@ -1,6 +1,6 @@
--- The stretches of a table's time between two times, in their order, each with its pages. A stretch is a partition, or what
--- no other has, which the default partition holds; the queue is one. An empty one has no pages, whatever its TOAST has. TOAST,
--- with large bodies, counts for the size of a piece, but a sample looks at the other pages.
+-- The stretches of a table between two times, in their order, each with its pages. A stretch is a partition, or the time that
+-- only the default partition covers; the queue is one stretch. An empty stretch has no pages, whatever its TOAST has. TOAST,
+-- with large bodies, counts for the size of a piece, but a sample reads the other pages.
 WITH leaf AS MATERIALIZED (
     SELECT bounds[1]::timestamptz AS begins, bounds[2]::timestamptz AS ends,
            CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END AS pages,

@@ -1,5 +1,5 @@
--- What this login lacks to do what a group role may: a queue, if it is limited to some; its own role, if it does not inherit what it
--- is a member of; the group role; or, where that was not made, the privileges themselves.
+-- What this login lacks to do what a group role may: a queue, if the login is limited to its queues; its own role, if it does not
+-- inherit the roles that it is a member of; the group role; or, where the group role was not made, the privileges themselves.
 SELECT CASE
     WHEN %(privilege)s::text IS NOT NULL AND pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
          AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE

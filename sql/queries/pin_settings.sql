@@ -1,4 +1,4 @@
--- What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
+-- The settings that the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock reads again: in
 -- the snapshot of its beginning it would miss what the others did. The driver parses times and durations of one style,
 -- and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
 -- Nothing is set behind a pooler, where the session is somebody else's next. There `run` is right all the same: it asks

@@ -1,4 +1,4 @@
--- What the page offers to do, and what this login lacks for it: as PostgreSQL and check_access() would judge.
+-- The verbs that the page offers, and what this login lacks for them, as PostgreSQL and check_access() would check.
 WITH verb (name, needs, privilege) AS (
     VALUES ('publish_test', 'messages_publisher', 'publish'), ('requeue_dead', 'messages_consumer', 'consume'),
            ('dismiss_dead', 'messages_consumer', 'consume'), ('release_messages', 'messages_consumer', 'consume'), ('cancel', 'messages_consumer', 'consume'),

@@ -1,4 +1,4 @@
--- The same without bodies, for whoever may read the view alone.
+-- The same without bodies, for a login that may read only the view.
 SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
                 WHEN visible_at IS NULL THEN 'behind'
                 WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,

@@ -1,4 +1,4 @@
--- From now on what a publisher sends there is published here, in the same transaction; pgmq.send still returns its msg_id.
+-- Messages that a publisher sends there are published here from now on, in the same transaction; pgmq.send still returns its msg_id.
 CREATE OR REPLACE FUNCTION pgmq.forward_to_messages() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

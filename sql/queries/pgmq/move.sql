@@ -1,4 +1,4 @@
--- What a worker of PGMQ has stays until its vt, and what is locked is being read right now. Older versions have no headers.
+-- A message that a worker of PGMQ has stays until its vt; a locked message is being read right now. Older versions have no headers.
 WITH moved AS (
     DELETE FROM pgmq.{table} WHERE msg_id IN (
         SELECT q.msg_id FROM pgmq.{table} q WHERE q.read_ct = 0 OR q.vt <= clock_timestamp()
