@@ -1,4 +1,4 @@
-"""Rules for arguments, so that whoever wrote a bad one reads its name, its value and the fix where it was written."""
+"""Rules for arguments: an error names a bad argument, its value and the fix where the argument was written."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def text(value: Any) -> str | None:
 
 
 def any_text(value: Any) -> str | None:
-    """Check a text that the database can store, also an empty one."""
+    """Check a text that the database can store; the text may be empty."""
     return _unstorable(value) if isinstance(value, str) else "Give a text."
 
 
@@ -123,14 +123,14 @@ def _unstorable(value: str) -> str | None:
 
 
 def any_texts(value: Any) -> str | None:
-    """Check a list of texts, of which each may be empty or None."""
+    """Check a list of texts, each of which may be empty or None."""
     if not isinstance(value, list):
         return "Give a list with a text or None for each message."
     return next((fix for one in value if one is not None and (fix := any_text(one))), None)
 
 
 def timed(value: Any) -> str | None:
-    """Check what should be a duration; the database checks how long it may be."""
+    """Check that a value is a duration; the database checks its range."""
     try:
         as_timedelta(value)
     except ValueError as error:
@@ -143,14 +143,14 @@ def _is_zoned(value: Any) -> bool:
 
 
 moment: Final = _rule(_is_zoned, "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC).")
-"""Checks what should be a time: without a time zone each session would read it in its own."""
+"""Checks a time, which needs a time zone: otherwise each session would read it in its own."""
 texts: Final = _rule(
     lambda value: isinstance(value, list | tuple) and all(text(one) is None for one in value), "Give a list of texts."
 )
 
 
 def ids(value: Any) -> str | None:
-    """Check a list of ids of messages, which may be its JSON text, as a template makes it."""
+    """Check a list of message ids; a template may render it as JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -161,7 +161,7 @@ def ids(value: Any) -> str | None:
 
 
 def moment_or_text(value: Any) -> str | None:
-    """Check a time with a time zone, or its ISO text, as a template makes it."""
+    """Check a time with a time zone; a template may render it as ISO text."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -190,7 +190,7 @@ def json_object(value: Any) -> str | None:
 
 
 def only_texts(value: Any) -> str | None:
-    """Check the texts in a value, at any depth, and nothing else of it: the database must be able to store them."""
+    """Check only the texts in a value, at any depth: the database must be able to store them."""
     if isinstance(value, str):
         return _unstorable(value)
     parts = [one for pair in value.items() for one in pair] if isinstance(value, Mapping) else value
@@ -205,18 +205,18 @@ def parameters(value: Any) -> str | None:
 
 
 positional: Final = _rule(lambda value: isinstance(value, list | tuple), "Give a list.")
-"""Checks what is given to a function in order."""
+"""Checks the positional arguments of a function."""
 named: Final = _rule(
     lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value),
     "Give a dict from names to values.",
 )
-"""Checks what is given to a function by name."""
+"""Checks the keyword arguments of a function."""
 truth: Final = _rule(lambda value: isinstance(value, bool), "Give True or False.")
 """Checks a boolean: the text 'false' would be true."""
 
 
 def error_rules(value: Any) -> str | None:
-    """Check what says, by class of exception, what becomes of a message."""
+    """Check the outcomes that messages get by the class of the exception that their handler raised."""
     if not isinstance(value, Mapping):
         return "Give a dict from classes of exceptions to Rejected, Failed, Retry or Retry(…)."
     for kind, rule in value.items():
@@ -231,7 +231,7 @@ share_or_number: Final = _rule(
     lambda value: 0 < value <= 1 if isinstance(value, float) else _is_number(value, int) and value >= 1,
     "Give a share such as 0.1, up to 1.0, or a whole number of messages from 1, or None for never.",
 )
-"""Checks a share of messages, which is a float, or a number of them."""
+"""Checks a share of messages (a float) or a number of messages (an int)."""
 
 
 def one_of(*allowed: str) -> Rule:

@@ -1,4 +1,4 @@
-"""The NOTIFY channels of the schema, whose notifications carry nothing: docs/explanation/concepts.md says when."""
+"""The NOTIFY channels of the schema. Notifications have no payload; docs/explanation/concepts.md explains them."""
 
 from typing import Final
 

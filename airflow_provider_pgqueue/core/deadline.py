@@ -2,7 +2,7 @@
 
 Where a proxy, a NAT or a firewall forgets a connection, its packets are confirmed or lost in silence, and neither
 keepalives nor time-outs of TCP say so. How long an answer may take is unknown, too: a statement may wait for a lock, or
-work for an hour. So after a few seconds another session checks if the server still works on it.
+work for an hour. So after a few seconds another session checks whether the server still works on the statement.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _thread: threading.Thread | None = None
 
 @dataclass(slots=True, eq=False)
 class _Stop:
-    """The wish of a consumer to stop, and since when it is known."""
+    """The request that a consumer stops, and the time since which it is known."""
 
     told: Callable[[], bool]
     since: float | None = None
 
     def is_told(self) -> bool:
-        """Return whether the consumer has to stop: also if `told` raises, as it will where the consumer asks it."""
+        """Return whether the consumer has to stop; also if `told` raises, as it then raises in the consumer too."""
         try:
             return self.told()
         except BaseException:
-            # The thread that asks serves the whole process.
+            # This thread serves the whole process, so it must survive the error.
             return True
 
 
@@ -76,23 +76,23 @@ class _Wait:
 
 
 def begin_wait(conn: Connection, limit: float | None = None) -> _Wait:
-    """Record that somebody waits for an answer now; give what this returns to `end_wait`.
+    """Record that a wait for an answer begins; pass the result to `end_wait`.
 
-    If the server has been idle for so long that its answer must be lost, or does not know the session any more, the
-    socket is shut down, and whoever waits gets an OperationalError. So it is after `limit` seconds, in the last moment
-    of a consumer that is told to stop, and a minute later where a pooler hides the session of a consumer.
+    If the session has been idle for so long that its answer must be lost, or the server no longer knows the session,
+    the socket is shut down, and the waiting call raises OperationalError. The same happens after `limit` seconds, after
+    the last moment of a consumer that is told to stop, and after a minute where a pooler hides the consumer's session.
     """
     now = time.monotonic()
     wait = _Wait(conn, limit, now, now + TUNING.silent_after)
     _WAITS.add(wait)
-    # Read after the wait was added: the thread looks for waits once more after it has written that it ends.
+    # Read after the wait was added: the thread checks for waits once more after it has recorded that it ends.
     if _thread is None:
         _start()
     return wait
 
 
 def end_wait(wait: _Wait) -> None:
-    """Record that the answer came, or that nobody waits for it any more."""
+    """Record that the answer came, or that the wait for it ended."""
     _WAITS.discard(wait)
 
 
@@ -107,13 +107,13 @@ def within(conn: Connection, seconds: float) -> Iterator[None]:
 
 
 def know(conn: Connection, *, direct: bool) -> None:
-    """Record whether a pooler is in between, where no other session can look what became of a statement."""
+    """Record whether a connection is direct: behind a pooler no other session can check what became of a statement."""
     _DIRECT[conn] = direct
 
 
 @contextmanager
 def obeying(conn: Connection, stop: Callable[[], bool]) -> Iterator[None]:
-    """Let a consumer that `stop` tells to stop wait for no answer longer than its last moment."""
+    """Limit each wait for an answer to the last moment of the consumer once `stop` returns True."""
     before, _STOPS[conn] = _STOPS.get(conn), _Stop(stop)
     try:
         yield
@@ -125,7 +125,7 @@ def obeying(conn: Connection, stop: Callable[[], bool]) -> Iterator[None]:
 
 
 def end_thread() -> None:
-    """Return when the thread that looks has ended, of a process that is about to fork and waits for no answer."""
+    """Wait for the end of the polling thread, in a process that is about to fork and waits for no answer."""
     if (thread := _thread) is not None:
         thread.join()
 
@@ -138,7 +138,7 @@ def _start() -> None:
 
 
 def _spawn(target: Callable[..., None], *arguments: Any) -> threading.Thread:
-    """Start a thread that gets no signals: one that is blocked everywhere else would reach it, and end the process."""
+    """Start a thread with all signals blocked: it would get those that all other threads block, and end the process."""
     thread = threading.Thread(target=target, args=arguments, name="pgqueue-deadline", daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -149,7 +149,7 @@ def _spawn(target: Callable[..., None], *arguments: Any) -> threading.Thread:
 
 
 def _poll() -> None:
-    """End what waits too long, until nobody waits."""
+    """End the waits that take too long, until no wait is left."""
     global _thread
     me = threading.current_thread()
     while True:
@@ -171,7 +171,7 @@ def _poll() -> None:
             _thread = None
             if not _WAITS:
                 return
-            # Somebody began to wait meanwhile, and perhaps started another thread.
+            # A wait began meanwhile, and may have started another thread.
             with _starting:
                 if _thread is not None:
                     return
@@ -179,7 +179,7 @@ def _poll() -> None:
 
 
 def _ask(wait: _Wait) -> None:
-    """End a wait if the server works on nothing for this session, and has not for some seconds."""
+    """End a wait if the session has been idle for some seconds, or is gone."""
     info = wait.conn.info
     with suppress(psycopg.Error, OSError):
         # The same server, where a name stands for several.
@@ -201,7 +201,7 @@ def _ask(wait: _Wait) -> None:
 
 
 def _cut(wait: _Wait, reason: str) -> None:
-    """Shut the socket down, so that whoever waits for it gets an error."""
+    """Shut down the socket, so that the waiting call raises an error."""
     if wait not in _WAITS:  # the answer came meanwhile
         return
     _WAITS.discard(wait)
@@ -211,7 +211,7 @@ def _cut(wait: _Wait, reason: str) -> None:
 
 
 def _forget() -> None:
-    """Begin anew in a child, which has no thread but the one that forked."""
+    """Reset the state in a forked child, which has only the thread that forked."""
     global _thread, _starting
     _thread, _starting = None, threading.Lock()
     _WAITS.clear()

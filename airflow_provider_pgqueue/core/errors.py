@@ -17,7 +17,7 @@ PgQueueError
  +-- ExportError              an export of the archive cannot be written or read
  |    +-- ExportDamaged       its manifest is incomplete
  |    +-- ExportDiffers       it differs from the archive
- |    +-- OpenDeadMessages  open dead messages
+ |    +-- OpenDeadMessages    the partition has open dead messages
  |    +-- ForeignPartition    another role owns it
  +-- InUse                    transactions of others held a lock for seconds, or wait for this one; nothing was changed
  +-- TransactionTooLarge      it would lock more than the server has room for
@@ -107,7 +107,7 @@ class ExportError(PgQueueError):
 
 
 class ExportDamaged(ExportError):
-    """The manifest of an export is incomplete: nobody can tell which files are valid."""
+    """The manifest of an export is incomplete, so the valid files are unknown."""
 
 
 class ExportDiffers(ExportError):

@@ -103,7 +103,7 @@ def install(
 
     Running it again is safe. Returns `schema_version`, `migrations_applied`, `queues_created`, `group_roles` (whether
     there are any) and `maintenance_mode`: `pg_cron`, or `airflow` if something else has to run maintenance every
-    minute; in `no_roles_because` and `no_cron_because` why not, or None.
+    minute. `no_roles_because` and `no_cron_because` have the reasons, or None.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists;
         a text is one name.
@@ -145,7 +145,7 @@ def install(
 
 
 def _schedule_maintenance(conn: Connection, wanted: bool | None, run_as: str | None) -> str | None:
-    """Let pg_cron run maintenance, or remove its jobs if `wanted` is False; return why it does not, None if it does.
+    """Let pg_cron run maintenance, or remove its jobs if `wanted` is False; return why it does not run it, or None.
 
     Raises CronUnavailable or PermissionDenied only if `wanted` is True.
     """

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 _PATIENCE: Final = 10.0  # seconds that LISTEN may take
-_TRAILING_POLL = 0.25  # seconds: in notify mode `gated` the last publisher of a burst may not have notified
-_AFTER_NOTIFY = 0.02  # seconds until the poll, where the consumer that was notified leases at once
+_TRAILING_POLL = 0.25  # seconds: in notify mode `gated` the last publisher of a burst may send no notification
+_AFTER_NOTIFY = 0.02  # seconds until the poll, so that the notified consumer leases first
 # SQLSTATE classes: authorization, no such database, privileges and undefined objects
 _PERMANENT: Final = ("28", "3D", "42")
 
@@ -41,13 +41,13 @@ class Listener:
 
     :param connect: opens an autocommit connection, or gives up by itself: only it knows how many hosts it has to try.
     :param poll: queries the database; returns how soon something will become ready, None if that is unknown.
-    :param poll_interval: seconds between polls when nothing notifies, each shortened at random by up to a tenth.
-    :param deadline: seconds that one poll may take; None if it has deadlines of its own, and raises after them.
-    :param min_gap: least seconds between two polls; all notifications in between lead to one poll.
-    :param on_notify: called at once for each NOTIFY, by a consumer that then looks for work itself. `poll` follows a
-        little later, once for all notifications meanwhile, so that the two do not compete.
-    :param channels: what to LISTEN to.
-    :param name: who listens, for the log.
+    :param poll_interval: seconds between polls without a notification, each shortened at random by up to a tenth.
+    :param deadline: seconds that one poll may take; None if `poll` has deadlines of its own, and raises after them.
+    :param min_gap: minimum seconds between two polls; all notifications in between lead to one poll.
+    :param on_notify: called at once for each NOTIFY, to wake a consumer that leases by itself. `poll` follows a little
+        later, once for all notifications meanwhile, so that the two do not compete.
+    :param channels: the channels to LISTEN on.
+    :param name: the name of the listener in the log.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Listener:
         self._warned_of_pooler = False
 
     def nudge(self) -> None:
-        """Look now, for a consumer that has just begun to wait. Call it on the event loop of `run`."""
+        """Poll now, for a consumer that has just begun to wait. Call this on the event loop of `run`."""
         self._nudged.set()
 
     async def run(self) -> None:
@@ -88,11 +88,11 @@ class Listener:
             try:
                 async with await self._connect() as conn:
                     had_one = True
-                    # LISTEN first: a message that is committed between a poll and a later LISTEN would notify nobody.
+                    # LISTEN first: the NOTIFY of a message committed between a poll and a later LISTEN would be lost.
                     receives = await self._listen(conn)
                     while True:
                         next_in = await self._poll_in_time(conn)
-                        # Reset only now: a server that accepts connections but refuses each poll deserves the pauses.
+                        # Reset only now: the pauses must also grow if a server accepts connections but refuses polls.
                         if failures:
                             log.info("listening again after %s", quantity(failures, "failure"))
                             failures = 0
@@ -130,8 +130,8 @@ class Listener:
             return await self._poll(conn)
 
     async def _wait(self, conn: AsyncConnection, receives: bool, next_in: timedelta | None) -> None:
-        """Return when the next poll is due. After a notification, poll here too: the poll that follows is the last."""
-        # The interval varies, so that processes that started together do not look together forever.
+        """Wait until the next poll is due. A notification leads to a poll here, and to a last one when this returns."""
+        # The interval varies, so that processes that started together do not poll together forever.
         pause = _seconds(next_in, at_most=self._poll_interval * random.uniform(0.9, 1.0))
         started = asyncio.get_running_loop().time()
         notified = await self._notified(conn, receives, pause)
@@ -144,7 +144,7 @@ class Listener:
             next_in = await self._poll_in_time(conn)
             await self._notified(conn, receives, _seconds(next_in, at_most=_TRAILING_POLL))
         else:
-            # The consumer that was notified leases first; more notifications go to it, and do not end the pause.
+            # The notified consumer leases first. Further notifications are passed on to it and do not end the pause.
             await self._receive(conn, _AFTER_NOTIFY, stop_after=None)
             next_in = await self._poll_in_time(conn)
             await self._receive(conn, _seconds(next_in, at_most=_TRAILING_POLL), stop_after=None)
@@ -152,7 +152,7 @@ class Listener:
     async def _notified(self, conn: AsyncConnection, receives: bool, pause: float) -> bool:
         """Wait for a NOTIFY, a nudge or the end of the pause; return whether a NOTIFY came."""
         if receives and self._on_notify is not None:
-            # Nobody nudges, and the consumer that was notified waits for the interpreter until this thread waits again.
+            # Nothing calls `nudge` here, and the notified consumer runs only once this thread waits again.
             return await self._receive(conn, pause)
         waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._nudged.wait())}
         receiving = asyncio.create_task(self._receive(conn, pause)) if receives else None
@@ -161,7 +161,7 @@ class Listener:
         try:
             await asyncio.wait(
                 waits,
-                # `_receive` ends by itself after the pause; the second more is for a connection that hangs.
+                # `_receive` ends by itself after the pause; the extra second is for a connection that hangs.
                 timeout=pause + 1.0 if receives else pause,
                 return_when=asyncio.FIRST_COMPLETED,
             )
@@ -174,9 +174,9 @@ class Listener:
         return receiving.result()
 
     async def _receive(self, conn: AsyncConnection, pause: float, stop_after: int | None = 1) -> bool:
-        """Wait for so many notifications or the end of the pause, and pass them on; return whether one came."""
+        """Pass notifications on, until `stop_after` of them came or the pause is over; return whether any came."""
         notified = False
-        # The payload is never read: anybody may send anything on a channel.
+        # The payload is never read: any session may send any payload on a channel.
         async with contextlib.aclosing(conn.notifies(timeout=pause, stop_after=stop_after)) as notifications:
             async for _ in notifications:
                 notified = True

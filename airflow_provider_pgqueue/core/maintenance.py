@@ -1,4 +1,4 @@
-"""All of maintenance from a session that is in no transaction."""
+"""Runs maintenance in short transactions, on a session that is in no transaction."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from airflow_provider_pgqueue.core.client import run
 def run_maintenance(conn: psycopg.Connection[Any]) -> dict[str, Any]:
     """Run maintenance once, as `verbs.maintain()` does, and return its counts.
 
-    On an autocommit connection each queue has transactions of its own, which end 5,000 leases at most: what a
-    transaction has freed, consumers can lease only after its commit, and until then they have to pass over it.
+    On an autocommit connection each queue has transactions of its own, which end at most 5,000 leases each. Consumers
+    can lease a freed message only after the commit, and have to skip it until then.
     """
     counts: Counter[str] = Counter()
     queue_name: str | None = ""
@@ -23,6 +23,6 @@ def run_maintenance(conn: psycopg.Connection[Any]) -> dict[str, Any]:
         scanned = run(conn, verbs.scan_next(queue_name))
         queue_name = scanned.pop("queue_name")
         counts.update(scanned)
-    # maintain() must not notify again of what scan_next() has notified.
+    # scan_next() has already notified consumers of the messages in the queues.
     done = run(conn, verbs.maintain(with_queues=False))
     return done | {name: number + done.get(name, 0) for name, number in counts.items()}

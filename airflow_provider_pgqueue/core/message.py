@@ -136,10 +136,10 @@ class ClosedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
-    """A queue with dead messages of one result without a resolution and without a lease.
+    """A queue with open dead messages of one result that are not leased.
 
-    `causes` has the thousand most frequent: `{"result", "fingerprint", "waiting", "first_at", "last_at", "newest_id"}`,
-    with times as ISO texts.
+    `causes` has the thousand most frequent causes, with times as ISO texts: `{"result", "fingerprint", "waiting",
+    "first_at", "last_at", "newest_id"}`.
     """
 
     queue_name: str
@@ -182,7 +182,7 @@ class LeasePolicy:
     """How long a lease of a queue lasts, and how long a handler may take for a message; None is forever.
 
     `counts_leases` says whether the queue has a max_leased, so that its consumers lease one after another, and
-    `limits_rate` whether it has a rate, so that its consumers look again when the next lease may begin.
+    `limits_rate` whether it has a rate, so that its consumers poll again when the next lease may begin.
     """
 
     lease_for: timedelta
@@ -215,7 +215,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadCause:
-    """One cause of the dead messages of a queue that are still open; `example` is the error of the newest."""
+    """One cause of the open dead messages of a queue; `example` is the error of the newest message."""
 
     queue_name: str
     result: str

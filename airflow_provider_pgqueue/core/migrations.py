@@ -73,9 +73,9 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
 def uninstall(conn: psycopg.Connection[Any]) -> None:
     """Remove the schema and all that an installation made, and the group roles with the last database that has one.
 
-    Needs a connection in autocommit: where there are more than a thousand marks, the others go in transactions of their
-    own before, and if the rest then fails, the next maintenance run makes them again. Raises ForeignSchema, and drops
-    nothing, if the schema is not ours, or somebody else's object is in it or depends on it.
+    Needs a connection in autocommit: marks beyond the first thousand are removed before, in transactions of their own,
+    and if the rest then fails, the next maintenance run creates them again. Raises ForeignSchema, and drops nothing, if
+    the schema is not ours, or contains an object of another owner, or such an object depends on it.
     """
     folder = sql_folder()
     rest = (folder / "uninstall.sql").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a long piece of work says of itself in the log."""
+"""Logs the progress of a long piece of work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def watching(log_progress: Callable[[], None]) -> Iterator[None]:
-    """Call `say` every five seconds in a thread while the block runs; its errors are logged."""
+    """Call `log_progress` in a thread every five seconds while the block runs, and log its errors."""
     ended = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as the wish that work ends cleanly."""
+"""Ends work cleanly on SIGTERM and SIGINT."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Call `stop` on SIGTERM and SIGINT during the `with` block; yields what says whether one of them came.
+    """Call `stop` on SIGTERM and SIGINT during the `with` block; yields a function that returns whether one arrived.
 
-    They come through even where they are blocked before and after the block. `stop` interrupts the main thread at any
-    place, and another call of `stop`, so it must not take a lock. Outside of the main thread nothing is caught.
+    The block unblocks the signals, even where they are blocked before and after it. `stop` may interrupt the main
+    thread anywhere, even inside another call of `stop`, so it must not take a lock. Outside of the main thread no
+    signal is caught.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -39,9 +40,9 @@ def stop_on_signals(stop: Callable[[], None] = lambda: None) -> Iterator[Callabl
         for number in iter(came.get, None):
             log.info("stopping on %s", signal.Signals(number).name)
 
-    # Not in the handler: it may have interrupted a line of the log, and what that is written to.
-    logger = threading.Thread(target=log_stop, name="pgqueue-signals", daemon=True)
-    logger.start()
+    # The handler must not log: it may have interrupted a log call that holds the lock of the log handler.
+    logging_thread = threading.Thread(target=log_stop, name="pgqueue-signals", daemon=True)
+    logging_thread.start()
     before: dict[signal.Signals, Any] = {number: signal.signal(number, handle) for number in STOPS}
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     try:
@@ -51,4 +52,4 @@ def stop_on_signals(stop: Callable[[], None] = lambda: None) -> Iterator[Callabl
         for number, handler in before.items():
             signal.signal(number, handler)
         came.put(None)
-        logger.join()
+        logging_thread.join()

@@ -1,4 +1,4 @@
-"""Runs what blocks next to an event loop, in threads of our own."""
+"""Runs blocking calls next to an event loop, in threads of our own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
-    """Return what a call returns, without blocking the event loop. A call that is no longer waited for runs to its end.
+    """Return the result of a blocking call without blocking the event loop. A cancelled call still runs to its end.
 
-    Not `asyncio.to_thread`, whose few threads the triggerer needs for its log, and whose end its process waits for:
-    what asks a supervisor that hangs or is gone would stop the triggerer, or keep it after its supervisor.
+    `asyncio.to_thread` does not do: the triggerer needs its few threads for the log, and a process waits for them at
+    exit. A call to a supervisor that hangs or is gone would stop the triggerer, or keep it alive after its supervisor.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

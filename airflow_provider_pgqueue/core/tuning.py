@@ -11,23 +11,23 @@ class Tuning:
     """Times in seconds, and how much is done at once. Read them when they are needed: a test may have changed them."""
 
     log_every: float = 5.0
-    """Between two lines of the log about one long piece of work."""
+    """The time between two log lines about one long piece of work."""
     connection_patience: float = 60.0
     """How long an export or a task of Spark waits for a free connection."""
     drain_rounds: int = 20
     """How many jobs of Spark one drain starts at most."""
     resolutions_at_once: int = 5_000
-    """Dead messages of one transaction: a second or so, and whoever stops the command stops it after that."""
+    """Dead messages per transaction, which takes about a second: a command that is told to stop ends after it."""
     last_moment: float = 3.5
     """How long a task that is stopped may finish its message before that is released, too: Airflow kills it after 5."""
     silent_after: float = 5.0
-    """Until it is asked whether the server still works on a statement, and how long it must have worked on nothing."""
+    """How long a statement runs before its session is checked, and how long an abandoned session must be idle."""
     longest_wait: float = 60.0
     """How long a consumer waits for an answer where a pooler hides what became of its statement."""
     poll_started_every: float = 20.0
-    """After which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
+    """The time between two polls of the runs while a dispatcher starts runs; the shortest lease is a minute."""
     poll_when_full: float = 5.0
-    """Between two polls of a dispatcher while all places are taken, as the end of one run lets the next begin."""
+    """The time between two polls of a dispatcher while `max_open` runs are open: the next starts when a run ends."""
     adopt_tries: int = 5
     """How often a queue of PGMQ is locked for its last messages before the command says that it is in use."""
 

@@ -43,26 +43,26 @@ _TO_END: Final = 1.0  # seconds that the listener has to close its connection
 _AWAY: Final = 30.0  # seconds until the listener tries again where the work got the last connection
 # libpq keeps the SQLSTATE of a refused connection to itself.
 _NO_ROOM: Final = re.compile(r"too many connections|too many clients|connection slots are reserved")
-_AFTER_LOCKED: Final = 1.0  # seconds until the next poll of a worker that found what is ready locked by another session
+_AFTER_LOCKED: Final = 1.0  # seconds until the next poll of a worker that found all ready messages locked
 
 
 class Waker:
-    """Wakes the thread that waits for it. Any number of calls of `wake` while no thread waits count as one.
+    """Wakes a waiting thread. Calls of `wake` while no thread waits count as one call.
 
-    Any thread may call `wake`, and so may a signal handler, also one that interrupts a call of these methods. With
-    `threading.Event`, whose lock is not reentrant, that would block forever.
+    Any thread may call `wake`, and so may a signal handler, even one that interrupts a call of these methods: a
+    `threading.Event`, whose lock is not reentrant, would then block forever.
     """
 
     def __init__(self) -> None:
         self._wakes: SimpleQueue[None] = SimpleQueue()
 
     def wake(self) -> None:
-        """Wake whoever waits, or whoever waits next."""
-        if self._wakes.empty():  # several threads may pass this at once: that costs a poll that finds nothing
+        """Wake the thread that waits, or the next thread that waits."""
+        if self._wakes.empty():  # two threads may pass this check at once, which costs a poll that finds nothing
             self._wakes.put(None)
 
     def wait(self, seconds: float) -> None:
-        """Return at a call of `wake`, at once if one came since the last `wait`, or after so many seconds."""
+        """Wait for a call of `wake`, at most so many seconds; a call since the last `wait` returns at once."""
         with suppress(Empty):
             self._wakes.get(timeout=seconds)
 
@@ -71,9 +71,9 @@ class Waker:
 class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
-    A NOTIFY makes it look for work at once; without one it looks every `poll_interval`, so it depends neither
-    on NOTIFY nor on maintenance. It opens two connections, one to work and one to listen; where the server has only one
-    left, it works and polls. It opens them again when they break, when an answer is lost on its way, or when the server
+    A NOTIFY makes it lease at once; without a NOTIFY it polls every `poll_interval`, so it depends neither on NOTIFY
+    nor on maintenance. It opens two connections, one to work and one to listen; where the server has only one left, it
+    works and polls. It opens them again when they break, when an answer is lost on its way, or when the server
     cannot write, like a standby that is not promoted yet. Over the new connection it settles what it had handled, and
     releases what it had not begun.
     On SIGTERM and SIGINT it finishes the current message, archives what is done, releases the rest, and `run` returns;
@@ -144,7 +144,7 @@ class Worker:
     def _connect(self) -> psycopg.Connection[Any]:
         """Return a connection to work on; ConnectionFailed if it takes longer than the last moment of a stop.
 
-        A thread opens it, because the driver looks at nothing else meanwhile.
+        A thread opens it, because the driver does not notice a stop meanwhile.
         """
         opened: SimpleQueue[psycopg.Connection[Any] | Exception] = SimpleQueue()
         wanted = True
@@ -198,14 +198,14 @@ class Worker:
                 return
             fruitless = 0 if self.counts.total() > before else fruitless + 1
             if fruitless > 1:
-                # A queue that notifies a thousand times a second costs the consumers of others a hundred leases. Not
-                # after the first: that notification may have been for what the drain before it took already.
+                # A thousand notifications a second, of whichever queue, must not cause a thousand leases a second. The
+                # first fruitless drain does not count: the drain before it may have taken the message notified of.
                 self._stop_waker.wait(_AFTER_NOTHING)
-            # A notification during the work leads to another poll.
+            # A notification that came during the drain ends this wait at once.
             self._waker.wait(self._until_next(conn, fruitless) if loop.limits_rate else self._poll_seconds)
 
     def _until_next(self, conn: psycopg.Connection[Any], fruitless: int) -> float:
-        """Return how many seconds to wait at most, where nobody notifies when the next lease may begin."""
+        """Return the most seconds to wait for a queue with a rate: no NOTIFY says that the next lease may begin."""
         found = run(conn, self._question())
         if any(queue.ready for queue in found):  # since the lease, unless another session has locked what is ready
             return 0.0 if fruitless < 2 else min(_AFTER_LOCKED, self._poll_seconds)
@@ -242,7 +242,7 @@ class Worker:
         self._lease = lease
 
     def _note_success(self, counts: Counter[str]) -> None:
-        # Not reset when it connects: a server that accepts connections but refuses to write deserves the pauses too.
+        # A new connection does not reset this: the pauses must also grow if a server accepts connections but no writes.
         self._failures = 0
 
     @contextmanager
@@ -250,7 +250,7 @@ class Worker:
         if until_empty:
             yield
             return
-        # The notification may be for another queue, but asking first costs one more round trip than leasing.
+        # The notification may be for another queue, but a poll before the lease would cost one more round trip.
         listener = Listener(
             partial(connect_async, self.conninfo, application_name="pgqueue listener"),
             self._poll_waiting,
@@ -273,7 +273,7 @@ class Worker:
         finally:
             with suppress(RuntimeError):  # the loop is closed: the listener gave up
                 loop.call_soon_threadsafe(listening.cancel)
-            # It may wait for a server that does not answer.
+            # The listener may wait for a server that does not answer.
             thread.join(_TO_END)
 
     async def _listen(self, listener: Listener, no_room: asyncio.Event) -> None:

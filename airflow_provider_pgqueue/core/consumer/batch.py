@@ -68,11 +68,11 @@ class Settler:
 
     def gather(self, id_: int, outcome: Outcome) -> None:
         """Settle the message with this outcome, later."""
-        # In the lease, for whoever settles it next to a handler that hangs.
+        # Kept in the lease, because another thread settles it if the handler hangs.
         self.lease.handled[id_] = outcome
 
     def record(self, ids: Iterable[int]) -> None:
-        """Tell the breaker the outcomes of one call, after all are gathered, because it may raise at any of them."""
+        """Record the outcomes of a call in the breaker, once all are gathered, because it may raise at any of them."""
         for id_ in ids:
             self.breaker.record(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
 
@@ -82,18 +82,18 @@ class Settler:
         self.breaker.record_hanging(id_, why)
 
     def settle_when_due(self) -> None:
-        """Settle what is gathered if that was last done a second ago."""
+        """Settle the gathered outcomes if the last settlement was at least a second ago."""
         if time.monotonic() >= self._due:
             self.settle()
             self._due = time.monotonic() + _SETTLE_EVERY
 
     def settle(self) -> None:
-        """Settle what is gathered, and count it."""
+        """Settle the gathered outcomes, and count them."""
         lease = self.lease
         if not lease.handled:
             return
         lease.finish(lease.handled)
-        # Cleared only now: after an error it is tried again.
+        # Counted and cleared only now, so that an error leaves the outcomes for another try.
         counted = self._count()
         for id_ in sorted(lease.unstored & counted):
             self.breaker.record_unstored(id_, attempts=lease.attempt(id_))

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 log = logging.getLogger(__name__)
 
 _Fingerprint = tuple[str, str]
-_TIMES_BACK: Final = 10  # times `give_up_after` messages
+_TIMES_BACK: Final = 10  # the window is this many times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
 _MOST_HANGING: Final = 10  # messages whose calls may hang in this process before it stops
 _UNSTORED: Final = "outcomes that cannot be stored"
@@ -47,8 +47,8 @@ class Breaker:
     What a handler returns without a `failure` is a decision, not a failure. A handler that is `proven`, because it
     succeeded before, is stopped by nearly all alone.
 
-    `handled` and `failed` count all that it was told of, also with a `give_up_after` of 0; what a handler calls failed
-    counts here too.
+    `handled` and `failed` count all messages that were recorded, also with a `give_up_after` of 0; a message for which
+    the handler returned `Failed` counts here too.
 
     A failure is logged at once, and others with its fingerprint once a minute with their number.
     """
@@ -93,7 +93,7 @@ class Breaker:
             )
 
     def record_fine(self, ids: Sequence[int]) -> None:
-        """Count messages that succeeded, at the price of a few."""
+        """Count messages that succeeded, in one cheap call for all of them."""
         if not self._first:
             return
         self._begins = self._begins and not ids
@@ -107,8 +107,8 @@ class Breaker:
         self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - window), None))
 
     def record_unstored(self, id_: int, *, attempts: int) -> None:
-        """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
-        self.handled -= 1  # as what its handler returned it was counted before
+        """Count a message whose outcome could not be stored; HandlerBroken if it is one too many."""
+        self.handled -= 1  # the outcome that the handler returned was counted before
         self.record(id_, Failed("", failure={"error": _UNSTORED}), attempts=attempts)
 
     def record_hanging(self, id_: int, why: TimeIsUp) -> None:
@@ -151,7 +151,7 @@ def failure_of(outcome: Outcome) -> Mapping[str, Any] | None:
 
 
 def _text(failure: Mapping[str, Any], name: str) -> str:
-    """Return the text of a member of a failure; a handler may have put anything into it, or made an odd mapping."""
+    """Return the text of a member of a failure; handlers may return any value there, or an odd mapping."""
     try:
         return str(failure.get(name, ""))
     except Exception as error:
@@ -159,7 +159,7 @@ def _text(failure: Mapping[str, Any], name: str) -> str:
 
 
 def _name(failure: Mapping[str, Any]) -> str:
-    """Name the error and its place without its text, which may quote a body."""
+    """Return the class of the error and its place, without its text, which may quote a body."""
     name = _text(failure, "error")
     places = _PLACE.findall(_text(failure, "traceback"))
     where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
@@ -168,7 +168,7 @@ def _name(failure: Mapping[str, Any]) -> str:
 
 
 class _Warnings:
-    """Logs a warning at once, and the same again a minute later at the earliest, with the number in between."""
+    """Logs a warning at once, and the same warning at most once a minute, with the number in between."""
 
     def __init__(self, warn: Callable[..., None]) -> None:
         self._warn = warn

@@ -206,7 +206,7 @@ class Held:
             try:
                 self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")})
             except BaseException:
-                # Whoever tries again begins with the outcome that cannot be kept.
+                # A further try begins with the outcome that cannot be stored.
                 self.unstored.discard(id_)
                 raise
 

@@ -34,7 +34,7 @@ class Lease(Held, Sequence[Message]):
     dies loses nothing: its leases expire.
 
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unstored` has the ids whose
-    outcome could not be kept, so that they were archived as failed. The holder may record in `in_hand` the ids that
+    outcome could not be stored, so that they were archived as failed. The holder may record in `in_hand` the ids that
     it is handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
     that the last renewal may be undone, because a transaction of somebody else was open on the connection.
 
@@ -187,7 +187,7 @@ class Lease(Held, Sequence[Message]):
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
         """Give each message its outcome, where None is success.
 
-        Makes one archive call, and one release call per kind of retry. An outcome that cannot be kept, such as an
+        Makes one archive call, and one release call per kind of retry. An outcome that cannot be stored, such as an
         output of more than 64 kB or a delay of years, archives its own message as failed with the reason, and no
         other; `unstored` has the id. LeaseLost has the ids of those that were lost; it is raised after the others were
         settled. Anything else than an outcome is an InvalidOutcome, and nothing is settled.

@@ -213,7 +213,7 @@ class Loop:
 
     def _batch(self, messages: list[Message]) -> Batch:
         """Return messages that nobody has begun, under a lease that is renewed from now on."""
-        # Only when there is a message, because most looks of a worker find none.
+        # Started only when there is a message, because most polls of a worker find none.
         policy = self._intake.policy
         consumer, conn, limit = self._consumer, self._intake.conn, policy.handler_timeout
         lease = Lease(conn, messages, lease_for=policy.lease_for, handled_by=consumer.handled_by)
@@ -238,7 +238,7 @@ class Loop:
         return self._caller
 
     def _log_progress(self) -> None:
-        """Log the counts if that was last done long ago."""
+        """Log the counts if they were last logged long ago."""
         now = time.monotonic()
         if now - self._logged_at >= TUNING.log_every:
             log.info("queue %s so far: %s", self._consumer.queue_name, dict(self.counts))

@@ -56,9 +56,9 @@ class Resolution:
 
 
 def resolve(message: DeadMessage, function: RepairFunction, validator: Validator | None) -> Resolution:
-    """Call the function with one message, and return the resolution that it chose, checked.
+    """Call the function with one message, and return the checked resolution.
 
-    What it raises, and a None that it returns, concern this message alone. The class of an error is logged, but not its
+    An exception or a None of the function concerns this message alone. The class of an error is logged, but not its
     text. What cannot be meant as a body, such as True, is an InvalidOutcome: another message would get it too.
     """
     try:

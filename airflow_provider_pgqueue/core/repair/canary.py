@@ -14,8 +14,8 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 
 log = logging.getLogger(__name__)
-_POLL_AGAIN: Final = 0.5  # seconds
-_LOG_EVERY: Final = 10.0  # seconds
+_POLL_AGAIN: Final = 0.5  # seconds between two polls
+_LOG_EVERY: Final = 10.0  # seconds between two log lines
 
 
 def wait_for_canary(

@@ -133,7 +133,7 @@ class Repair:
         `requeued` and `dismissed` count all tries of this run. The other messages stay dead: `left` (by the function or
         `max_requeues`), `invalid` (a body that the validator or PostgreSQL refuses), `raised` (the function raised an
         error), `lost` and `held` (another process has them), `resolved` (another process was faster). `unknown` counts
-        the `ids` of which no dead message has one. `stopped` says why the run ended early, or is None.
+        the `ids` that no dead message has. `stopped` says why the run ended early, or is None.
 
         A run that is killed and repeated gives each message one resolution: the messages that the killed run had leased
         can be leased again after `lease_for`. A dry run calls the function and changes nothing.
@@ -244,7 +244,7 @@ def _unknown(repair: Repair, found: Collection[int], connect: Connect) -> set[in
 
 
 def unknown_ids(conn: psycopg.Connection[Any], ids: Collection[int], queue_name: str | None = None) -> set[int]:
-    """Return those of the ids that no dead message of the queue has, with or without a resolution."""
+    """Return the ids that no dead message of the queue has, open or resolved."""
     dead = run(conn, verbs.dead_ids(DeadFilter(queue_name, ids=ids)))
     resolved = run(conn, verbs.resolutions(ids))
     return set(ids).difference(dead, resolved)
@@ -259,7 +259,7 @@ def _done(repair: Repair, connect: Connect) -> dict[str, int]:
 def _summary(
     repair: Repair, ids: Sequence[int], found: Outcomes, done: Mapping[str, int], stop: Callable[[], bool]
 ) -> Summary:
-    """Count the outcomes; of resolutions the database knows best, because an earlier try may have died."""
+    """Count the outcomes; the database counts the resolutions, because an earlier try of the run may have died."""
     counts = Counter(found.values()) | Counter(done)
     by_outcome = {name: [id_ for id_, outcome in found.items() if outcome == name] for name in _OUTCOMES}
     return {

@@ -1,4 +1,4 @@
-"""The work of one process at a repair: leases its dead messages in batches, finds a resolution for each, settles."""
+"""The share of one process in a repair: leases dead messages in batches, finds a resolution for each, and settles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.verbs import DeadFilter, Statement
 
 Outcomes = dict[int, str]
 
-_POLL_AGAIN: Final = 0.5  # seconds, for what somebody else holds
+_POLL_AGAIN: Final = 0.5  # seconds between two polls for messages that another process holds
 _LISTENS: Final = 0.1  # seconds, to `stop`
 
 
@@ -97,7 +97,7 @@ class RepairShare:
                     if not self.stop()
                 }
             except InvalidOutcome:
-                # Whoever fixes the function and starts again need not wait for the end of the lease.
+                # Release at once, so that a run with a fixed function need not wait for the end of the lease.
                 lease.give_back()
                 raise
         return lease.settle(resolutions, delay=self.delay, resolved_by=self.resolved_by)
@@ -116,7 +116,7 @@ class RepairShare:
             return run(self.conn, statement)
 
     def _await(self, missing: set[int]) -> Outcomes:
-        """Wait for what somebody holds, perhaps a process that died: at most twice `lease_for`."""
+        """Wait at most twice `lease_for` for messages that another process holds, which may have died."""
         outcomes: Outcomes = {}
         patience = time.monotonic() + 2 * self.lease_for.total_seconds()
         while missing := missing - outcomes.keys():
@@ -159,7 +159,7 @@ class DeadLease(Held):
         """Apply all resolutions in one transaction, and return what became of each message.
 
         A message is `lost` if its lease had ended. A body that PostgreSQL refuses is `invalid`: that message alone
-        stays dead. Messages that are held and are open are given back.
+        stays dead. Held messages without a resolution are given back.
         """
         outcomes = {id_: resolution.outcome for id_, resolution in resolutions.items()}
         bodies = {id_: resolution.body for id_, resolution in resolutions.items() if resolution.outcome == "requeued"}
@@ -192,7 +192,7 @@ class DeadLease(Held):
         return outcomes
 
     def give_back(self) -> None:
-        """Give all that are held back without a resolution."""
+        """Give all held messages back without a resolution."""
         with self._calling:
             self._release(self._held)
 

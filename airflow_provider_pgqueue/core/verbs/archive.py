@@ -14,7 +14,8 @@ def message_outcomes(
 ) -> Statement[list[MessageOutcome]]:
     """Return what became of messages, in the order of their ids.
 
-    With `follow_requeues`, of the latest message that repeats each; then an open dead one is not finished.
+    With `follow_requeues`, a requeued message has the outcome of the last message that repeats it, and an open dead
+    message is not finished.
     """
     return Statement("message_outcomes", locals(), list_of(MessageOutcome))
 
@@ -49,7 +50,7 @@ def search_messages(
 ) -> Statement[list[Row]]:
     """Find messages, unfinished and archived, without their bodies.
 
-    :param state: ready, delayed, leased, done, dead (and open), or a result.
+    :param state: ready, delayed, leased, done, dead (only open dead messages), or a result.
     :param after_id: with `after_place`, the `id` and `place` of the last row of a list of one state, to continue it.
     """
     return Statement("search_messages", locals(), _found)

@@ -22,18 +22,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Which dead messages; what is left out excludes none. In its place the name of a queue stands for all of it.
+    """Chooses dead messages; an omitted field excludes none. A queue name in place of a filter chooses the whole queue.
 
-    - `queue_name`: those of this queue. Without it, `ids`, `fingerprints` or a `reference` must be given to whatever
-      changes messages.
-    - `results`: those with one of these results.
-    - `fingerprints`: those of one of these causes.
-    - `ids`: these.
-    - `max_requeues`: those that were requeued fewer times.
-    - `reference`: those with this reference.
-    - `topic`: those whose topic this pattern matches.
-    - `headers`: those whose headers contain these.
-    - `since`, `until`: those that died from the one time on and before the other.
+    - `queue_name`: messages of this queue. Without a queue, a verb that changes messages needs `ids`, `fingerprints` or
+      a `reference`.
+    - `results`: messages with one of these results.
+    - `fingerprints`: messages with one of these causes.
+    - `ids`: messages with these ids.
+    - `max_requeues`: messages that were requeued fewer times than this.
+    - `reference`: messages with this reference.
+    - `topic`: messages whose topic matches this pattern.
+    - `headers`: messages whose headers contain these.
+    - `since`, `until`: messages that died at `since` or later, and before `until`.
     """
 
     queue_name: str | None = None
@@ -132,7 +132,7 @@ def requeue_dead(
     """Requeue dead messages in one call, with a new body where `bodies` has one for an id.
 
     Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`. Without a
-    queue it is as `lease_dead`.
+    queue the rule of `lease_dead` holds.
     """
     arguments = {
         "which": which,
@@ -158,7 +158,7 @@ def dismiss_dead(
 def retried_causes(
     queue_name: str | None = None, *, since: datetime | None = None, max_causes: int = 100
 ) -> Statement[list[Row]]:
-    """Return why attempts of messages failed that are not finished yet, most messages first; since a day ago."""
+    """Return why attempts of unfinished messages failed, most messages first; by default in the last day."""
     return Statement("retried_causes", locals(), _named)
 
 
@@ -175,7 +175,7 @@ def dead_trend(
     step: Duration | None = None,
     max_causes: int = 100,
 ) -> Statement[list[Row]]:
-    """Return the causes of death, most deaths first, with the number in each step; by default those of a day."""
+    """Return the causes of death, most deaths first, with the number in each step; by default of the last day."""
     return Statement("dead_trend", locals(), _named)
 
 
@@ -184,12 +184,12 @@ def _named(rows: list[Row]) -> list[Row]:
 
 
 def dead_queues(queue_names: Collection[str] | None = None) -> Statement[list[DeadQueue]]:
-    """Return the queues that have open dead messages that nobody has leased."""
+    """Return the queues that have open dead messages that are not leased."""
     return Statement("dead_queues", locals(), list_of(DeadQueue))
 
 
 def resolutions(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
-    """Return the resolutions of dead messages: `{id: (resolution, resolved_by)}`, without those that have none."""
+    """Return the resolutions of dead messages: `{id: (resolution, resolved_by)}`, without the open ones."""
     return Statement("resolutions", locals(), _by_id)
 
 

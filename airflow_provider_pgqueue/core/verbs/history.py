@@ -19,7 +19,7 @@ def queue_history(
 ) -> Statement[list[Row]]:
     """Return the history of a queue, one row for each step, oldest first; by default the minutes of the last hour.
 
-    Levels are None where no maintenance looked. Percentiles are rounded up by at most 19 percent.
+    Levels are None for times in which maintenance did not run. Percentiles are rounded up by at most 19 percent.
     """
     return Statement("queue_history", locals(), list)
 

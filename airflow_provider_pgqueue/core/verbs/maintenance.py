@@ -1,4 +1,4 @@
-"""Maintenance, and who does it."""
+"""Maintenance, and what runs it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from airflow_provider_pgqueue.core.statement import Statement, one, only_row
 
 
 def scan_next(queue_name: str = "") -> Statement[dict[str, Any]]:
-    """End what is due in the first queue from this name on that has messages, 5,000 of them at most.
+    """End what is due, at most 5,000 messages, in the first queue with messages from this name on, and notify again.
 
-    Returns `freed`, `archived` and the `queue_name` for the next call, which is None after the last. Each call belongs
-    in a transaction of its own, as in `core.maintenance.run_maintenance`.
+    Returns `freed`, `archived`, `notified` and the `queue_name` for the next call, which is None after the last queue.
+    Each call belongs in a transaction of its own, as in `core.maintenance.run_maintenance`.
     """
     return Statement("scan_next", locals(), only_row)
 
@@ -19,7 +19,7 @@ def scan_next(queue_name: str = "") -> Statement[dict[str, Any]]:
 def maintain(*, with_queues: bool = True) -> Statement[dict[str, Any]]:
     """Run maintenance once: archive what expired, notify again for what waits, create partitions; return counts.
 
-    Without `with_queues` it leaves out the queues, which `scan_next` went through before.
+    Without `with_queues` it leaves out the queues, for callers that called `scan_next` for each queue before.
     """
     return Statement("maintain", locals(), one)
 
@@ -32,7 +32,7 @@ def maintenance_mode() -> Statement[str]:
 def install_cron(run_as: str | None = None) -> Statement[str]:
     """Let pg_cron run maintenance as the login `run_as`, and return the name of the job.
 
-    A superuser has to name one, which is made if it is missing. CronUnavailable says what is missing.
+    A superuser has to name a login, which is created if it is missing. CronUnavailable says what is missing.
     """
     return Statement("install_cron", {"run_as": run_as}, one)
 

@@ -17,7 +17,7 @@ class Policy(TypedDict, total=False):
 
     - `max_attempts`: deliveries after which a message is dead.
     - `lease_for`: length of a lease if the consumer gives none.
-    - `notify`: whether publishing notifies: `always`, `gated` or `off`.
+    - `notify`: whether publishing notifies consumers: `always`, `gated` or `off`.
     - `max_body_bytes`: size of the largest body.
     - `fair_by`: messages of one priority are leased in turns, one of each key: the `group` or the first word of the
       `topic`, unless a header `fair_key` says otherwise.
@@ -77,7 +77,7 @@ def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
 
 
 def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
-    """Change the policy of a queue, also for the messages that wait already; None keeps a value."""
+    """Change the policy of a queue, also for the messages already in it; None keeps a value."""
     argument.check_names("alter_queue", policy, Policy.__annotations__)
     argument.check(policy, POLICY_RULES)
     return Statement("alter_queue", {"queue_name": queue_name, **policy}, nothing)
@@ -94,7 +94,7 @@ def resume_queue(queue_name: str) -> Statement[None]:
 
 
 def purge_queue(queue_name: str) -> Statement[int]:
-    """Delete the messages that nobody holds, without archiving them, and return their number."""
+    """Delete the messages that are not leased, without archiving them, and return their number."""
     return Statement("purge_queue", locals(), one)
 
 
@@ -121,12 +121,12 @@ def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int
 
 
 def scan(queue_names: Collection[str], *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
-    """End what is due in these queues, and return what `ready_queues` returns then: for whoever waits."""
+    """End what is due in these queues, and return what `ready_queues` then returns: for consumers that wait."""
     return Statement("scan", locals(), list_of(ReadyQueue))
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
-    """Return the names among these for which nobody should wait: unknown to the session, or of a paused queue."""
+    """Return those of the queues that no consumer should wait for: paused ones, and ones unknown to the session."""
     return Statement("closed_queues", locals(), list_of(ClosedQueue))
 
 

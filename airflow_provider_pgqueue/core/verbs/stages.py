@@ -33,5 +33,5 @@ def publish_staged(
 
 
 def drop_stage(stage_id: str) -> Statement[bool]:
-    """Drop the staging table of a job that will not publish. False means that maintenance will drop it."""
+    """Drop the staging table of a job that will not publish; False if that is left to maintenance."""
     return Statement("drop_stage", locals(), one)
