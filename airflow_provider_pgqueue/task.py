@@ -128,7 +128,7 @@ class QueueTask(BaseOperator):
             raise type(error)(self._waited_for()) from error.__cause__ or error
 
     def _waited_for(self) -> str:
-        """Say what the task waited for, and how long."""
+        """Return what the task waited for, and how long, for an error."""
         given = {name: getattr(self, name, None) for name in ("results", "min_messages")}
         chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
         queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
@@ -240,11 +240,11 @@ class WaitingTask(QueueTask):
 
     @abstractmethod
     def _trigger(self, notify_after: float) -> BaseTrigger:
-        """Return the trigger that waits; it notifies after so many seconds at the earliest."""
+        """Return the trigger that waits; the task resumes after so many seconds at the earliest."""
 
     def _wait(self, fruitless: int) -> None:
-        """Defer, after this many waits that ended with nothing to do."""
-        # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.
+        """Defer; `fruitless` waits before this one ended with nothing to do."""
+        # Other sessions may hold the ready messages, which no query shows: each fruitless wait lengthens the next.
         longest = max(seconds(self.poll_interval), SAFE_TO_RESUME)
         self.defer(
             trigger=self._trigger(min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest)),
@@ -270,11 +270,10 @@ def _is_chosen(value: Any) -> str | None:
 def check_arguments(
     given: Mapping[str, Any], rules: Mapping[str, Rule], templates: Collection[str] = ()
 ) -> frozenset[str]:
-    """Raise for an argument that breaks its rule; return those of `templates` that are made later, and are checked
-    then.
+    """Raise for an argument that breaks its rule; return the names of the templates, which are checked later.
 
-    Of these only the texts are checked: Airflow stores the template itself, and a NUL in one DAG would end the
-    processor of all.
+    Only the texts of a template are checked now: Airflow stores the template itself, and a NUL in one DAG would end the
+    processor of all DAGs.
     """
     check_connection_ids(given)
     later = frozenset(name for name, value in given.items() if name in templates and is_template(value))

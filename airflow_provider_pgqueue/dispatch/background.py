@@ -1,4 +1,4 @@
-"""Work that a listener hands to a thread, so that the process that it listens in never waits for another database."""
+"""Work that a listener hands to a thread, so that its process never waits for another database."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LAST_SECONDS: Final = 3.0
 
 
 class Background(Generic[T]):
-    """Calls a function with each thing that was put in, in a thread of its own that starts with the first.
+    """Calls a function with each item that was put in, in a thread of its own that starts with the first item.
 
-    :param name: of the thread.
-    :param work: must not raise.
+    :param name: the name of the thread.
+    :param work: the function, which must not raise.
     """
 
     def __init__(self, name: str, work: Callable[[T], None]) -> None:
@@ -45,7 +45,7 @@ class Background(Generic[T]):
         return True
 
     def flush(self, seconds: float = LAST_SECONDS) -> bool:
-        """Wait until all is done, no longer than so many seconds; return whether it is."""
+        """Wait until all work is done, at most so many seconds; return whether it is."""
         waiting = self._waiting
         with waiting.all_tasks_done:
             return waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, seconds)
@@ -69,6 +69,6 @@ def loaded(thing: Any) -> dict[str, Any]:
 def is_row(fields: Mapping[str, Any]) -> bool:
     """Return whether these are the fields of a row: the scheduler and the API server, which live on, have those.
 
-    Anything else is told by the process of a task, which ends with it: `flush` before.
+    Any other object comes from the process of a task, which ends with the task: call `flush` before that.
     """
     return "_sa_instance_state" in fields

@@ -61,7 +61,7 @@ def hand_over(
                 done["started"] += 1
                 del unstarted[0]
                 if monotonic() >= poll_at:
-                    # The runs that were started first, and what is to be started, must keep their messages.
+                    # The runs that were started first, and those still to be started, must keep their messages.
                     ended, left = reconcile(conn, queue_name, dag_id)
                     done += ended
                     unstarted = _renew(conn, left, done)
@@ -90,7 +90,8 @@ def _renew(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch], done: C
 def end_abandoned(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch]) -> tuple[Counter[str], list[Dispatch]]:
     """End the dispatches that no dispatcher will start: as refused if their DAG is gone, as lost after their lease.
 
-    Returns how many ended in which way, and the others. Airflow 3.1 tells nothing of DAGs: there they all end as lost.
+    Returns the numbers of ended dispatches by result, and the others. Airflow 3.1 gives tasks no information on DAGs:
+    there all of them end as lost.
     """
     gone = {dag_id: why for dag_id in {one.dag_id for one in unstarted} if (why := _why_gone(dag_id))}
     refused = [one for one in unstarted if one.dag_id in gone]
@@ -122,9 +123,9 @@ def reconcile(
 ) -> tuple[Counter[str], list[Dispatch]]:
     """Compare the open dispatches with what Airflow says of their runs, and end or renew them.
 
-    A run that is queued or running keeps its leases. One that succeeded or failed ends its dispatch. One that is gone
-    was deleted: its messages are delivered again. Returns how many ended in which way, and the unstarted ones.
-    Any number may do this at once: each dispatch ends once.
+    A run that is queued or running keeps its leases. A run that succeeded or failed ends its dispatch. A run that is
+    gone was deleted: its messages are delivered again. Returns the numbers of ended dispatches by result, and the
+    dispatches whose run was never started. Any number of processes may reconcile at once: each dispatch ends once.
     """
     ended: Counter[str] = Counter()
     unstarted: list[Dispatch] = []
@@ -160,6 +161,6 @@ def _end(
     try:
         return int(bool(run(conn, statement)))
     except InUse as error:
-        # An open transaction has this one; the others must not wait for it. The next round ends it.
+        # Another transaction holds this dispatch; the others must not wait for it. The next reconciliation ends it.
         log.warning("%s", error)
         return 0

@@ -62,7 +62,7 @@ def _finish_dispatch(dag_run: Any, result: str) -> None:
         return
     tasks: list[str] = []
     if result == "failed":
-        # As the run knows them: get_task_instances() commits, which breaks the locks of the scheduler.
+        # Only loaded task instances: get_task_instances() commits, which breaks the locks of the scheduler.
         with suppress(Exception):
             tasks = sorted({ti.task_id for ti in dag_run.task_instances if ti.state == "failed"})
     _ended.put(_Ended(dag_run.dag_id, dag_run.run_id, result, tasks))
@@ -76,7 +76,7 @@ def _record(one: _Ended | _Failed) -> None:
     for conn_id in _connection_ids():
         try:
             found = PgQueueHook(conn_id).run(statement)
-            if found is not None and found is not False:  # else the run has messages of another database
+            if found is not None and found is not False:  # else the messages of the run are in another database
                 break
         except Exception as error:
             log.warning("%s: %s", _MISSED[type(one)].format(one), error)
@@ -94,7 +94,7 @@ def _statement(one: _Ended | _Failed) -> Any:
 
 
 def _connection_ids() -> list[str]:
-    """Return whose databases may know the run: as configured, because anybody who triggers a run writes its conf."""
+    """Return the connections to try, as configured: any user who triggers a run writes its conf."""
     from airflow.providers.common.compat.sdk import conf
 
     page = conf.get("pgqueue", "conn_id", fallback="pgqueue_default")

@@ -38,7 +38,7 @@ class RunRefused(PgQueueError):
 
 
 class _NoSupervisor(PgQueueError):
-    """Nobody can say what became of a run: this is no task and no trigger that Airflow started."""
+    """The state of a run is unknown here: Airflow started neither a task nor a trigger in this process."""
 
 
 def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
 def is_paused(dag_id: str) -> bool:
     """Return whether a DAG is paused. Raises RunRefused if there is none.
 
-    Airflow 3.1 tells its tasks nothing of DAGs: there the answer is always no.
+    Airflow 3.1 gives its tasks no information on DAGs: there the result is always False.
     """
     sdk = _sdk()
     if not hasattr(sdk, "get_dag"):
@@ -88,7 +88,7 @@ def failed_tasks(dag_id: str, run_id: str) -> list[str]:
     """Return the ids of the tasks of a run that failed; a mapped task once, however many of it did."""
     states = _sdk().get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
     failed = {name for name, state in states.items() if state == "failed"}
-    # Airflow tells of one of a mapped task as TASK_INDEX.
+    # Airflow names an instance of a mapped task TASK_INDEX.
     mapped = {name: found[1] for name in failed if (found := _MAPPED.fullmatch(name))}
     known = {task for task in set(mapped.values()) if _sdk().get_ti_count(dag_id, task_ids=[task], run_ids=[run_id])}
     return sorted({mapped[name] if mapped.get(name) in known else name for name in failed})
@@ -132,7 +132,7 @@ def _state(dag_id: str, run_id: str) -> str | None:
 def _refusal(error: Any) -> tuple[int | None, str, str]:
     """Return the HTTP status, the text and the reason, one word, of what the api-server answered, if it did.
 
-    The supervisor of a task tells its answer; `dag.test()` has none, and raises what the client raises.
+    The supervisor of a task passes the response on; `dag.test()` has no supervisor, so the error is the client's.
     """
     if (response := getattr(error, "response", None)) is not None:
         status, detail = response.status_code, getattr(error, "detail", None)

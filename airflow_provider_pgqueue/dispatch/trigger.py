@@ -26,8 +26,8 @@ from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.notification import TriggerArguments
 
 log = logging.getLogger(__name__)
-_POLL_EVERY: Final = 30.0  # seconds between two looks at the runs
-_AT_ONCE: Final = 6  # dispatchers of a triggerer that look at once, each with a thread and a session
+_POLL_EVERY: Final = 30.0  # seconds between two polls of the runs
+_AT_ONCE: Final = 6  # dispatchers of a triggerer that poll at the same time, each with a thread and a session
 _POLLS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
@@ -62,7 +62,7 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
                 async with _POLLS.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
                     open_, unstarted = await in_thread(self._poll)
             except (ConnectionFailed, AirflowRuntimeError) as error:
-                # The database or the api-server is away: the leases last for hours, so there is time.
+                # The database or the api-server is down: the leases last for hours, so there is time.
                 log.warning("cannot look at the dispatches of queue %s; next try soon: %s", self.queue_name, error)
                 await asyncio.sleep(TUNING.poll_when_full)
                 continue

@@ -65,5 +65,5 @@ class PgQueueDeadMessageSensor(NotificationSensor):
         return found
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the causes of now; none, if somebody else resolved their messages meanwhile."""
+        """Return the current causes; an empty list if all messages were resolved meanwhile."""
         return self._poll() or []

@@ -1,4 +1,4 @@
-"""The bases of our sensors: a result that is JSON text in XCom and an object for the next task, and notifications."""
+"""The bases of the sensors: the result is JSON text in XCom and an object for the next task."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
 
     @abstractmethod
     def _poll(self) -> Any:
-        """Return what the sensor waits for, or None if it is not there."""
+        """Return the result of the sensor, or None if there is no work yet."""
 
     @abstractmethod
     def _trigger(self, **how: Any) -> BaseTrigger:
         """Return the trigger that waits in the triggerer."""
 
     def execute(self, context: Context) -> Any:
-        """Return what the sensor waits for if it is there, else wait for it."""
+        """Return the result if there is work already, else wait for it."""
         if not self.deferrable:
             try:
                 return super().execute(context)
@@ -82,16 +82,16 @@ class ObjectSensor(QueueTask, BaseSensorOperator):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
+        """Poll once."""
         found = self._poll()
         return PokeReturnValue(is_done=found is not None, xcom_value=self._result(found))
 
     def _result(self, found: Any) -> Any:
-        """Return what goes into XCom."""
+        """Return the value for XCom."""
         return json.dumps(found)
 
     def _waiting_trigger(self, notify_after: float = 0.0) -> BaseTrigger:
-        """Return the trigger; if the task resumes in a worker, that is after so many seconds at the earliest."""
+        """Return the trigger. A task that resumes in a worker does so after so many seconds at the earliest."""
         if self._ends_in_worker:
             return self._trigger(end_task=False, notify_after=notify_after)
         # The trigger also ends the task: resuming it would take a worker slot only to return a number.
@@ -179,7 +179,7 @@ class NotificationSensor(ObjectSensor):
             )
 
     def _trigger(self, **how: Any) -> NotificationTrigger:
-        """Return the trigger that waits in the triggerer, whose arguments have the names of the sensor's."""
+        """Return the trigger that waits in the triggerer; its arguments have the same names as those of the sensor."""
         given = {name: value for name, value in self._given().items() if name in self.trigger_class.rules}
         return self.trigger_class(**given, for_task=True, **how)
 
@@ -190,7 +190,7 @@ class NotificationSensor(ObjectSensor):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: Notification) -> Any:
-        """Return the notification that the trigger heard."""
+        """Return the notification that the trigger fired."""
         return json.dumps(event)
 
     def _poll(self) -> Any:

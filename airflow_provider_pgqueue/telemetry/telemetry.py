@@ -145,14 +145,14 @@ def record_published(queue_name: str, number: int) -> None:
 
 
 def record_resolutions(queue_name: str | None, summary: Mapping[str, Any]) -> None:
-    """Count what became of dead messages."""
+    """Count the dead messages of a repair by outcome."""
     for name in ("requeued", "dismissed"):
         if summary[name] and not summary["dry_run"]:
             _count(name, summary[name], {"queue": queue_name or "all"})
 
 
 def record_notification(notification: Mapping[str, Any]) -> None:
-    """Show what a notification says: how many are ready or dead, and the age of the oldest in seconds."""
+    """Report the numbers of a notification: the ready or dead messages, and the age of the oldest in seconds."""
     for key, name in _IN_NOTIFICATIONS.items():
         if key in notification:
             name = "dead_oldest_age" if name == "oldest_age" and "waiting" in notification else name

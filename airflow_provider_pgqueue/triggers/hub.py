@@ -1,4 +1,4 @@
-"""One listening connection for everybody who waits on one Airflow connection in one event loop.
+"""One listening connection for all tasks and watchers that wait on one Airflow connection in one event loop.
 
 A thousand deferred tasks and watchers of a triggerer cost one session and, while nothing happens, three or four short
 statements a minute.
@@ -48,20 +48,20 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
-_LONGEST: Final = 10.0  # seconds that the first connection waits for its arguments before the log says so
-_RAREST: Final = 300.0  # seconds between two tries of a question that takes too long
-_UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
+_LONGEST: Final = 10.0  # seconds that the first connection waits for its arguments before a warning
+_RAREST: Final = 300.0  # seconds between two tries of a query that takes too long
+_UNKNOWN_AGAIN: Final = 2.0  # seconds until the next poll for a queue that does not exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubTimes:
     """How long a hub waits, in seconds.
 
-    :param patience: for the arguments of a lost connection, before it uses those of before.
+    :param patience: for the arguments of a lost connection, before it uses the previous arguments.
     :param min_gap: between two polls.
-    :param deadline: for the answer to one question.
-    :param linger: after the last has left, before the connection is closed: against churn.
-    :param doubt_again: until it asks whether a queue is still there, and not paused.
+    :param deadline: for the result of one query.
+    :param linger: before it closes the connection when the last waiter has left: the next may come soon.
+    :param doubt_again: until it checks again whether a queue still exists and is not paused.
     """
 
     patience: float = 2.0
@@ -78,11 +78,11 @@ _HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDi
 async def notification_stream(conn_id: str, watch: Watch, times: HubTimes = HubTimes()) -> AsyncGenerator[Notification]:
     """Yield a notification each time that there is work for the watch, until the generator is closed.
 
-    Work that is there already is notified, too. A lost connection is opened again, followed by a poll. Raises errors
-    that a retry cannot fix, such as an unknown connection, or a password that is refused from the beginning; one that
-    is refused later is being changed, and the next try asks Airflow for it again.
+    Work that is already there leads to a notification, too. A lost connection is opened again, followed by a poll.
+    Raises errors that a retry cannot fix, such as an unknown connection, or a password that is refused from the
+    beginning. A password that is refused later is being changed, so the next try asks Airflow for it again.
 
-    :param times: those of the hub, if this watch is its first.
+    :param times: the times of the hub, if this watch is its first.
     """
     hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id, times))
     waiter = hub.join(watch)
@@ -104,9 +104,9 @@ class _Pace:
     at: float = -math.inf
 
     def record(self, took: float, now: float, at_least: float) -> float:
-        """Return the pause after a question that took so long."""
+        """Return the pause after a query that took so long."""
         pause = max(min(took * 2.0 ** min(self.failures, 10), _RAREST), at_least)
-        # Looks are so far apart in any case.
+        # The polls of the listener are `min_gap` apart in any case.
         self.at = now + pause if pause > self.min_gap else -math.inf
         return pause
 
@@ -142,7 +142,7 @@ class _Hub:
         waiter = Waiter(watch, self._times.doubt_again)
         self._waiters[waiter] = None
         if self._pump is None:
-            # In an empty context, or all that the hub logs would go to the log of the task that came first.
+            # An empty context keeps the log lines of the hub out of the log of the task that came first.
             self._pump = asyncio.get_running_loop().create_task(
                 self._listener.run(), name=f"pgqueue hub of {self._conn_id}", context=contextvars.Context()
             )
@@ -164,7 +164,7 @@ class _Hub:
             self._pump.cancel()
 
     def _ended(self, pump: asyncio.Task[None]) -> None:
-        """End everybody's waiting, because the listener gave up or was cancelled with its loop."""
+        """Fail all waiters, because the listener gave up or was cancelled with its loop."""
         self._forget()
         if self._asking is not None:
             self._asking.cancel()
@@ -173,13 +173,13 @@ class _Hub:
             waiter.fail(error or asyncio.CancelledError())
 
     def _forget(self) -> None:
-        """Leave the registry, so that whoever comes next gets a new hub."""
+        """Leave the registry, so that the next watch gets a new hub."""
         hubs = _HUBS.get(asyncio.get_running_loop(), {})
         if hubs.get(self._conn_id) is self:
             del hubs[self._conn_id]
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        """Return a new connection; if that fails, say why in the log of each who waits."""
+        """Return a new connection; if that fails, let each waiter log the reason."""
         try:
             conn = await self._open()
         except (psycopg.Error, ConnectionFailed, TimeoutError, OSError) as error:
@@ -199,34 +199,34 @@ class _Hub:
             error.at(f"Airflow connection {self._conn_id!r}")
             if not self._has_worked:
                 raise
-            # Somebody is changing it, and may correct it.
+            # The Airflow connection is being changed, and may be corrected.
             self._known = None
             raise ConnectionFailed(error.problem, error.fix) from error
         except ConnectionFailed as error:
             if not _REFUSED.search(str(error)):
                 raise
             if self._has_worked:
-                # A password is being changed: the next try waits for what the connection is now, and so does each
-                # after it, until the server and Airflow agree.
+                # A password is being changed: each further try waits for the current Airflow connection, until the
+                # server and Airflow agree.
                 self._known = None
                 if not self._refused:
                     log.warning("Airflow connection %r is refused, trying on: %s", self._conn_id, error)
                 self._refused = True
                 raise
-            # libpq keeps the SQLSTATE of a refused connection to itself; with one the listener gives up.
+            # libpq hides the SQLSTATE of a refused connection, and the listener gives up only on an SQLSTATE.
             raise error from psycopg.errors.InvalidAuthorizationSpecification(str(error))
         self._has_worked, self._refused = True, False
         return conn
 
     async def _arguments(self) -> dict[str, Any]:
-        """Return the arguments of the connection, or those of the last time if nobody says soon what they are now.
+        """Return the arguments of the connection, or the previous arguments if Airflow does not return them soon.
 
-        A triggerer asks its supervisor, which answers late or not at all while Airflow's own database is away, and then
-        has no connection of that name.
+        A triggerer asks its supervisor. While Airflow's own database is down, the supervisor replies late or not at
+        all, and then reports that there is no such connection.
         """
         if self._asking is None or self._asking.done():
             self._asking = asyncio.ensure_future(self._ask_for_arguments())
-            # Perhaps nobody is left to hear of an error.
+            # Retrieve the error, which asyncio would log if no waiter is left to do so.
             self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
         await asyncio.wait({self._asking}, timeout=self._times.patience if self._known else _LONGEST)
         if self._known:
@@ -236,23 +236,23 @@ class _Hub:
         return self._asking.result()
 
     async def _ask_for_arguments(self) -> dict[str, Any]:
-        # In a thread, because the first time it imports much, and a triggerer must not stand still.
+        # In a thread, because the first call imports much, and must not block the event loop of the triggerer.
         hook = await in_thread(_make_hook, self._conn_id)
         self._known = await hook.alisten_arguments()
         return self._known
 
     async def _poll(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
-        """Run one query for each kind of question, however many ask it, and return how soon to look again."""
+        """Run one query for all watches with the same `question`, and return how soon to poll again."""
         asking: defaultdict[Hashable, list[Waiter]] = defaultdict(list)
         for waiter in self._waiters:
             asking[waiter.question].append(waiter)
         self._paces = {question: self._paces.get(question) or _Pace(self._times.min_gap) for question in asking}
-        # What was too slow goes last.
+        # Queries that were too slow go last.
         order = sorted(asking, key=lambda one: self._paces[one].failures)
         now = asyncio.get_running_loop().time()
         due = [one for one in order if self._paces[one].at <= now]
         if asking and not due:
-            # We must still find out whether the connection is alive.
+            # This poll must still check that the connection is alive.
             async with asyncio.timeout(self._times.deadline):
                 await conn.execute(query("backend_pid"))
         wishes = [timedelta(seconds=pace.at - now) for pace in self._paces.values() if pace.at > now]
@@ -262,7 +262,7 @@ class _Hub:
     async def _ask_in_turn(
         self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter], pace: _Pace
     ) -> list[timedelta]:
-        """Ask one question and return how soon to look again. One that is too slow is a warning, not an error."""
+        """Run one query and return how soon to poll again. A query that is too slow is a warning, not an error."""
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
@@ -280,7 +280,7 @@ class _Hub:
         return wishes
 
     async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter]) -> list[timedelta]:
-        """Tell those who ask the same what was found, and return how soon each wishes the next poll."""
+        """Run one query, pass the rows to its waiters, and return how soon each of them needs the next poll."""
         try:
             rows = await self._in_time(conn, asked[0].watch.ask([waiter.watch for waiter in asked]))
             unknown = await self._any_unknown(conn, asked)
@@ -290,7 +290,7 @@ class _Hub:
             if len(asked) == 1:
                 self._fail(asked[0], error)
                 return []
-            # By halves, so that only whoever gave the bad argument fails, whatever it is.
+            # By halves, so that only the waiter with the bad argument fails.
             half = len(asked) // 2
             return await self._ask(conn, asked[:half]) + await self._ask(conn, asked[half:])
         found = defaultdict(list)
@@ -307,7 +307,7 @@ class _Hub:
         return wishes + ([timedelta(seconds=_UNKNOWN_AGAIN)] if unknown else [])
 
     async def _any_unknown(self, conn: psycopg.AsyncConnection[Any], asked: list[Waiter]) -> bool:
-        """Return whether somebody waits for a queue that does not exist; tell them once, and of a paused one, too."""
+        """Return whether a waiter waits for a missing queue; each warns once of a missing or a paused queue."""
         now = asyncio.get_running_loop().time()
         doubted = [waiter for waiter in asked if waiter.doubts(now)]
         if not doubted:
@@ -319,27 +319,27 @@ class _Hub:
         return any(not one.paused for one in closed.values())
 
     async def _in_time(self, conn: psycopg.AsyncConnection[Any], question: Statement[T]) -> T:
-        """Return the answer to one question.
+        """Return the result of one query.
 
-        After its time the driver cancels it, and closes a connection that is dead.
+        After the deadline the driver cancels the query, and closes a connection that is dead.
         """
         async with asyncio.timeout(self._times.deadline):
             return await run_async(conn, question)
 
     def _fail(self, waiter: Waiter, error: BaseException) -> None:
-        """End the waiting of one, and leave the others alone."""
+        """Fail one waiter; the others continue."""
         self._waiters.pop(waiter, None)
         waiter.fail(error)
 
 
 def _took_too_long(conn: psycopg.AsyncConnection[Any], error: Exception) -> bool:
-    """Return whether a question was cancelled for its time, ours or statement_timeout, on a sound connection."""
+    """Return whether the deadline or statement_timeout cancelled a query, and the connection is still sound."""
     cancelled = isinstance(error, TimeoutError) or isinstance(error.__cause__, psycopg.errors.QueryCanceled)
     return cancelled and conn.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _is_about_arguments(error: Exception) -> bool:
-    """Return whether an error comes from what somebody asked, and not from the connection, the server or the schema."""
+    """Return whether an error comes from the arguments of a watch, not from connection, server or schema."""
     if isinstance(error, PgQueueError):
         return isinstance(error, InvalidArgument | InvalidMessage | QueueError)
     if isinstance(error, psycopg.Error):

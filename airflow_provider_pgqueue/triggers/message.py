@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.triggers.notification import NotificationTrigger, 
 from airflow_provider_pgqueue.triggers.watch import ConsumerWatch, MessageWatch
 
 MESSAGE_RULES: Final[Mapping[str, Rule]] = {
-    # Counted at each poll.
+    # Each poll counts as many messages.
     "min_messages": whole(1, 1_000_000),
     "max_wait": optional(duration(timedelta(0), timedelta(days=366))),
 }

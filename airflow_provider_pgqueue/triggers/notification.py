@@ -1,4 +1,4 @@
-"""The base of the triggers that notify of a queue: once for a task, forever for a watcher."""
+"""The base of the triggers that wait for a queue: they fire once for a task, and again and again for a watcher."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 _SHORTEST: Final = 5.0  # seconds that a watcher waits after a failure; doubles up to
 _LONGEST: Final = 300.0
 NOTIFY_AFTER: Final = duration(timedelta(0), timedelta(days=1))
-# Airflow sometimes fails a task that resumes within some six seconds after it deferred: until it has recorded that
-# the worker ended, it takes the end of that for the end of the task.
+# Airflow sometimes fails a task that resumes within about six seconds after it deferred: until it has recorded that
+# the worker process ended, it takes that end for the end of the task.
 SAFE_TO_RESUME: Final = 8.0
 
 
 class InvalidTriggerArgument(InvalidArgument, TypeError):
     """An argument of a trigger is out of range.
 
-    A TypeError too: any other error of one trigger's `__init__` ends the triggerer, with all that wait there.
+    A TypeError too: any other error in the `__init__` of a trigger ends the triggerer, with all its triggers.
     """
 
 
@@ -60,7 +60,7 @@ class TriggerArguments(TypedDict, total=False):
 
 
 class NotificationTrigger(BaseEventTrigger):
-    """Fires notifications: events that say in numbers and topics that a queue has work. It never leases.
+    """Fires notifications: events with numbers and topics that say that a queue has work. It never leases.
 
     For an asset watcher it never ends: it fires again and again, and after a failure it logs the error and tries again
     after growing pauses. For a deferred task it fires once, and the task resumes with the notification; with `end_task`
@@ -90,7 +90,7 @@ class NotificationTrigger(BaseEventTrigger):
     }
 
     watch_class: ClassVar[type[Watch]]
-    # Airflow asks only when a task defers, which then waits in a triggerer that serves the task's own queue.
+    # Airflow reads this when a task defers, whose trigger then runs in a triggerer that serves the task's own queue.
     supports_triggerer_queue = True
 
     def __init__(
@@ -107,7 +107,7 @@ class NotificationTrigger(BaseEventTrigger):
         **unknown: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # Python would name this class, which no DAG does.
+        # An error of Python would name this base class, which no DAG names.
         kind = type(self).__name__
         check_names(kind, unknown, self.rules, InvalidTriggerArgument)
         if queue_name is None:
@@ -122,12 +122,12 @@ class NotificationTrigger(BaseEventTrigger):
         self.for_task = for_task
 
     def check_arguments(self) -> None:
-        """Raise an InvalidTriggerArgument for an argument that would hurt the others who wait."""
+        """Raise an InvalidTriggerArgument for a bad argument, before it can disturb other waiters."""
         check_connection_ids({"pgqueue_conn_id": self.pgqueue_conn_id}, InvalidTriggerArgument)
         check(vars(self), self.rules, InvalidTriggerArgument)
 
     def watch(self) -> Watch:
-        """Return a new watch of the queue, whose arguments have the names of the trigger's."""
+        """Return a new watch of the queue; its arguments have the same names as those of the trigger."""
         names = [field.name for field in fields(self.watch_class) if field.init]
         return self.watch_class(**{name: getattr(self, name) for name in names})
 
@@ -141,7 +141,7 @@ class NotificationTrigger(BaseEventTrigger):
         if for_task and self.notify_after:
             await asyncio.sleep(self.notify_after)
         stream = notification_stream(self.pgqueue_conn_id, self.watch()) if for_task else self._notify_forever()
-        # Closed here, and not when Python collects it: that may be after the end of the loop that the connection needs.
+        # Closed here, because Python may collect it after the end of the event loop that the connection needs.
         async with aclosing(stream) as notifications:
             async for notification in notifications:
                 yield self._end(notification) if self._can_end_task else TriggerEvent(notification)
@@ -158,7 +158,7 @@ class NotificationTrigger(BaseEventTrigger):
 
     @property
     def _can_end_task(self) -> bool:
-        # dag.test() resumes the task with whatever it hears.
+        # dag.test() resumes the task with any event, also with one that ends the task.
         return self.end_task and self.task_instance is not None
 
     def shared_stream_key(self) -> Hashable | None:
@@ -179,20 +179,20 @@ class NotificationTrigger(BaseEventTrigger):
             yield TriggerEvent(notification)
 
     async def _notify_forever(self) -> AsyncGenerator[Notification]:
-        pause, said = _SHORTEST, ""
+        pause, logged = _SHORTEST, ""
         while True:
             try:
                 async with aclosing(notification_stream(self.pgqueue_conn_id, self.watch())) as notifications:
                     async for notification in notifications:
-                        pause, said = _SHORTEST, ""
+                        pause, logged = _SHORTEST, ""
                         yield notification
             except Exception as error:
                 # A watcher that raises is started again every second, forever.
-                if str(error) != said:
-                    said = str(error)
+                if str(error) != logged:
+                    logged = str(error)
                     log.exception("cannot watch queue %s; next try in about %.0f s", self.queue_name, pause)
                 if isinstance(error, SchemaError):
-                    # Whoever started before the set-up continues soon after it.
+                    # A watcher that started before the set-up should continue soon after it.
                     pause = _SHORTEST / 2
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST)

@@ -124,7 +124,7 @@ class PgQueueOutcomeTrigger(BaseTrigger):
         resume_at = clock() + self.notify_after
         async with aclosing(notification_stream(self.pgqueue_conn_id, self.watch())) as notifications:
             counts = await anext(notifications)
-        # dag.test() resumes the task with whatever it hears.
+        # dag.test() resumes the task with any event, also with one that ends the task.
         if self.end_task and self.task_instance is not None and not self.is_bad(counts):
             yield TaskSuccessEvent(xcoms={"return_value": counts} if self.with_result else None)
             return

@@ -1,4 +1,4 @@
-"""Somebody who waits: a watch, the next notification for it, and the warning that it has to log."""
+"""A task or watcher that waits: its watch, its next notification, and the warning or error that it has to report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IF_SLOW: Final = "The server is slow, or statement_timeout of this login too sh
 
 
 class Waiter:
-    """A watch and its latest notification. One that was not taken is replaced by the next: only the news counts."""
+    """A watch and its latest notification. A new notification replaces one that was not taken: only the last counts."""
 
     def __init__(self, watch: Watch, doubt_again: float) -> None:
         self.watch = watch
@@ -32,15 +32,15 @@ class Waiter:
         self._notified = asyncio.Event()
 
     async def next(self) -> Notification:
-        """Wait for the next notification, and return it; log a warning, or raise an error, that came meanwhile."""
+        """Wait for the next notification and return it; meanwhile log a warning, or raise an error, if one comes."""
         while True:
             await self._notified.wait()
             self._notified.clear()
             if self._error is not None:
-                # Several waiters raise one error: without this each of them would add to the traceback of all.
+                # Several waiters raise the same error object, and each raise would extend its traceback.
                 raise self._error.with_traceback(None)
             if self._warning is not None:
-                # Here, in the context of whoever waits, so that it is in the log of the task too.
+                # Logged here, in the context of the waiting task, so that the log of the task has it too.
                 log.warning("%s", self._warning)
                 self._warning = None
             if self._notification is not None:
@@ -48,13 +48,13 @@ class Waiter:
                 return notification
 
     def doubts(self, now: float) -> bool:
-        """Return whether it is time to ask for the queue, if it waits for one: always while there is none."""
+        """Return whether to check now that the queue exists: always while it is missing, else now and then."""
         return self.watch.of_queue and now >= self._doubt_at
 
     def see_queue(self, closed: ClosedQueue | None, now: float) -> None:
         """Record that the queue can be waited for, or warn once that it does not exist, was dropped, or is paused.
 
-        A dropped queue that was paused counts as one that is gone.
+        A queue that was paused and then dropped counts as dropped.
         """
         if closed is not None and closed != self._closed:
             gone = self._was_open and not closed.paused
@@ -65,7 +65,7 @@ class Waiter:
         self._doubt_at = now + self._doubt_again if self._was_open else -math.inf
 
     def see_slow(self, took: float, pause: float) -> None:
-        """Warn that the poll was cancelled, once until one succeeds."""
+        """Warn that the poll was cancelled, once until a poll succeeds."""
         if not self._is_slow:
             queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
             self._warning = (
@@ -76,14 +76,14 @@ class Waiter:
         self._is_slow = True
 
     def see_away(self, reason: str | None) -> None:
-        """Warn that there is no connection, once until there is one; None says that there is."""
+        """Warn once that there is no connection; a reason of None says that there is a connection again."""
         if reason is not None and not self._is_away:
             self._warning = f"waiting for a connection: {reason}"
             self._notified.set()
         self._is_away = reason is not None
 
     def receive(self, rows: list[Any], now: float) -> None:
-        """Pass to the watch what a poll found, and keep the notification that it returns."""
+        """Pass the rows of a poll to the watch, and keep the notification that the watch returns."""
         self._is_slow = False
         if notification := self.watch.receive(rows, now):
             self._notification = notification

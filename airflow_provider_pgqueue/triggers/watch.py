@@ -1,6 +1,6 @@
-"""Decides when somebody who waits for a queue is notified.
+"""Decides when a task or watcher that waits for a queue is notified.
 
-A notification says that there is work, not which: it has numbers and topics, and whoever receives it leases. It is
+A notification says that there is work, but not which: it has numbers and topics, and its receiver leases. It is
 repeated as long as work remains, so that a lost notification costs time but never a message.
 """
 
@@ -29,15 +29,15 @@ _CAUSES: Final = 20  # in a notification
 
 @dataclass(slots=True, kw_only=True)
 class Watch(ABC):
-    """Waits for one queue: gets what each poll found, and says whether to notify.
+    """Waits for one queue: receives the rows of each poll, and decides whether to notify.
 
-    New work is notified at once, though no sooner than two seconds after the last notification. Work that was already
-    there then is notified again after `notify_every` seconds. While nothing at all changes, the pause doubles with
-    each notification, up to five minutes; a change ends that.
+    New work leads to a notification at once, but at least two seconds after the last one. If the work remains, the
+    notification is repeated after `notify_every` seconds. While nothing at all changes, the pause doubles with each
+    notification, up to five minutes; a change resets it.
     """
 
     of_queue: ClassVar[bool] = True
-    """Whether it waits for a queue, which might not exist or be paused."""
+    """Whether the watch waits for a queue, which may be missing or paused."""
 
     queue_name: str = ""
     poll_interval: float = 30.0
@@ -50,26 +50,26 @@ class Watch(ABC):
     """Whether the state has changed since the last notification."""
     _was_empty: bool = field(default=True, init=False)
     poll_in: float = field(default=0.0, init=False)
-    """Seconds until the next poll is needed if no notification arrives before."""
+    """Seconds until the next poll if no NOTIFY arrives before."""
 
     @property
     def question(self) -> Hashable:
-        """The same for watches that one query serves."""
+        """A key that is the same for all watches that one query serves."""
         return type(self)
 
     @property
     def asks_every(self) -> float:
-        """The seconds between two polls, whatever is notified meanwhile."""
+        """The minimum seconds between two polls, even if a NOTIFY arrives meanwhile."""
         return 0.0
 
     @property
     def keys(self) -> Collection[Hashable]:
-        """What it waits for: the keys of its rows."""
+        """The keys of the rows that the watch waits for."""
         return (self.queue_name,)
 
     @staticmethod
     def key_of(row: Any) -> Hashable:
-        """Return what a row is about."""
+        """Return the key of a row."""
         key: str = row.queue_name
         return key
 
@@ -80,14 +80,14 @@ class Watch(ABC):
 
     @abstractmethod
     def _check(self, rows: Sequence[Any], since_notified: float) -> tuple[Notification | None, bool]:
-        """Return a notification if the rows call for one, and whether there is work since the last."""
+        """Return a notification if the rows call for one, and whether new work came after the last one."""
 
     def _state_of(self, rows: Sequence[Any], now: float) -> Hashable:
-        """Return what is another as soon as messages were leased or archived, or new ones came."""
+        """Return a value that changes whenever messages are leased or archived, or new messages arrive."""
         return None
 
     def receive(self, rows: Sequence[Any], now: float) -> Notification | None:
-        """Return the notification to send now, if any, for what a poll found; `now` is monotonic seconds."""
+        """Return the notification for the rows of a poll, if one is due now; `now` is monotonic seconds."""
         self.poll_in = self.poll_interval
         notification, is_new = self._check(rows, now - self._notified_at)
         if notification is None:
@@ -106,7 +106,7 @@ class Watch(ABC):
         return notification
 
     def _see_nothing(self) -> None:
-        # What comes next is new, however old it is: its lease may have expired.
+        # Messages that come next are new, however old they are: their lease may have expired.
         self._was_empty, self._state = True, None
 
     def _pause(self) -> float:
@@ -142,17 +142,17 @@ class MessageWatch(Watch):
             "oldest_age": round(age, 3),
             "topics": rows[0].topics,
         }
-        # If even the oldest came after the last notification, then all that was there before has been taken.
+        # If even the oldest message is younger than the last notification, all messages before it have been taken.
         return notification, age < since_notified
 
     def _state_of(self, rows: Sequence[ReadyQueue], now: float) -> Hashable:
-        # The time of the oldest too, because `ready` counts no further than to a thousand.
+        # The time of the oldest message too, because `ready` counts only up to a thousand.
         return rows[0].ready, getattr(rows[0], "oldest_at", None), tuple(rows[0].topics)
 
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerWatch(MessageWatch):
-    """Waits for a message to take. At most as many consumers of a queue are notified as messages are ready.
+    """Waits for a message to lease. At most as many consumers of a queue are notified as messages are ready.
 
     A consumer that was notified counts for `poll_interval` seconds, or until all that was ready then has been taken.
     """
@@ -161,11 +161,11 @@ class ConsumerWatch(MessageWatch):
 
     @property
     def question(self) -> Hashable:
-        """The same as that of a MessageWatch, so that one query serves both."""
+        """The same key as that of a `MessageWatch`, so that one query serves both."""
         return MessageWatch
 
     def share(self, shared: MutableMapping[str, NotifiedTimes]) -> None:
-        """Count the notifications together with the others of the queue; call it before the first poll."""
+        """Count notifications together with the other watches of the queue; call this before the first poll."""
         self._notified = shared.setdefault(self.queue_name, self._notified)
 
     def receive(self, rows: Sequence[Any], now: float) -> Notification | None:
@@ -185,7 +185,7 @@ class ConsumerWatch(MessageWatch):
 
 @dataclass(slots=True, kw_only=True)
 class DeadMessageWatch(Watch):
-    """Waits for open dead messages that nobody has leased, with these `results` or any."""
+    """Waits for open dead messages that are not leased, with these `results` or any."""
 
     results: Sequence[str] | None = None
 
@@ -214,15 +214,15 @@ class DeadMessageWatch(Watch):
         return self.results is None or row.result in self.results
 
     def _see_nothing(self) -> None:
-        """Keep the pauses: dead messages that a repair leased and gave back are no news."""
+        """Keep the pauses: dead messages that a repair leased and gave back are not new."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OutcomeWatch(Watch):
     """Waits until messages are finished: those with these `ids`, or `expected` of them with this `reference`.
 
-    No notification tells of that, so it is asked every `poll_interval` seconds. The notification has the number of
-    messages for each of the `RESULTS`, and for `unknown`.
+    No NOTIFY announces a finished message, so the query runs every `poll_interval` seconds. The notification has the
+    number of messages for each of the `RESULTS`, and for `unknown`.
     """
 
     of_queue: ClassVar[bool] = False
