@@ -1,4 +1,4 @@
-"""Opens the one connection of a command, and never shows what is in the connection string."""
+"""Opens the connection of a command, and never shows the connection string."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _raise_with_role(conn: Connection, error: psycopg.Error | PermissionDenied) 
 def status_for(conn: Connection, queue_name: str, verb: str) -> QueueStatus:
     """Return the numbers of a queue before a verb is called for it.
 
-    A refusal names the role for the verb: one that merely sees the numbers would be refused next.
+    A refusal names the role for the verb, because a role that only sees the numbers would be refused next.
     """
     try:
         (found,) = run(conn, verbs.status(queue_name))
@@ -82,7 +82,7 @@ def open_connection(settings: Settings) -> Connection:
 class Lasting:
     """A connection that is opened again when it breaks, for commands that poll until Ctrl-C.
 
-    Set `failures` to 0 after each poll that succeeded: the pauses grow with it.
+    Set `failures` to 0 after each successful poll: the pauses grow with it.
     """
 
     settings: Settings
@@ -90,7 +90,7 @@ class Lasting:
     failures: int = 0
 
     def reopen(self, error: Exception) -> None:
-        """Open the connection again after growing pauses, and say so on stderr; raise an error that no try fixes."""
+        """Open the connection again after growing pauses, with a line on stderr; raise an error that no retry fixes."""
         while True:
             if not isinstance(translate(error), ConnectionFailed):
                 raise error

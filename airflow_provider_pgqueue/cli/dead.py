@@ -1,4 +1,4 @@
-"""Why messages are dead."""
+"""Counts dead messages by cause."""
 
 from __future__ import annotations
 

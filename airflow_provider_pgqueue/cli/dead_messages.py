@@ -1,4 +1,4 @@
-"""The resolutions of dead messages: published again, or dismissed."""
+"""Resolves dead messages: publishes them again, or dismisses them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """The dead messages that a command means."""
+    """The dead messages that a command resolves."""
 
     queue: str | None
     ids: tuple[int, ...]
@@ -48,12 +48,12 @@ class Which:
     max_messages: int
 
     def __post_init__(self) -> None:
-        """Refuse to take everything because nothing was said."""
+        """Refuse an empty choice, which would take every dead message."""
         if self.queue is None and not self.named:
             raise click.UsageError("name a queue, or messages with --id, --cause or --reference.")
 
     def __str__(self) -> str:
-        """Return what was asked for, as people say it."""
+        """Return the choice in words."""
         if self.queue is not None:
             return self.queue
         if self.causes:
@@ -62,19 +62,19 @@ class Which:
 
     @property
     def taken(self) -> Collection[str]:
-        """The results that it takes: those that were given, all of what was named, or of a queue the usual two."""
+        """The results to take: the given ones, all for named messages, or `failed` and `lock_expired` for a queue."""
         return self.results or (DEAD_RESULTS if self.named else _USUAL)
 
     @property
     def named(self) -> bool:
-        """Whether it names messages, and not only a queue, results or a time."""
+        """Whether the choice names messages, and not only a queue, results or a time."""
         return bool(self.ids or self.causes) or self.reference is not None
 
     def filter(
         self, results: Collection[str], max_requeues: int | None = None, *, in_parts: bool = False
     ) -> DeadFilter:
-        """Return the choice of those with some results."""
-        # What takes several transactions must not take what it has requeued and what died again meanwhile.
+        """Return the filter for messages with these results."""
+        # A command of several transactions must not take a message that it has requeued and that died again meanwhile.
         in_parts = in_parts or self.max_messages > TUNING.resolutions_at_once
         until = datetime.now(UTC) if self.until is None and in_parts else self.until
         return DeadFilter(
@@ -89,7 +89,7 @@ class Which:
         )
 
     def waiting(self, conn: Connection, results: Collection[str]) -> Counter[str]:
-        """Count them by result; those of a whole queue without the ones that somebody holds."""
+        """Count the messages by result; for a whole queue, without the leased ones."""
         if self.queue is not None:
             status_for(conn, self.queue, "lease_dead")  # an unknown queue is an error
             if not self.named and self.since is None and self.until is None:
@@ -105,21 +105,21 @@ class Which:
         )
 
     def left(self, conn: Connection) -> Counter[str]:
-        """Count by result what is dead too, and is left out because nobody gave its result."""
+        """Count by result the dead messages that are left out because their result was not given."""
         left: Counter[str] = Counter()
         return left if self.results else self.waiting(conn, [one for one in DEAD_RESULTS if one not in self.taken])
 
     def resolved(self, conn: Connection) -> list[int]:
-        """Return those of the ids that somebody has requeued or dismissed already."""
+        """Return the ids of messages that are already resolved."""
         found = run(conn, verbs.resolutions(self.ids))
         return sorted(found)
 
     def remaining(self, conn: Connection, done: int, which: DeadFilter) -> int:
-        """Return how many are left because of --max, also those that somebody holds."""
+        """Return how many messages are left because of --max, also leased ones."""
         return len(run(conn, verbs.dead_ids(which))) if done == self.max_messages else 0
 
     def in_parts(self, take: Callable[[int], list[T]], most: int) -> list[T]:
-        """Take so many messages at a time that no transaction is long, and return all that were taken."""
+        """Take messages in several short transactions, and return all that were taken."""
         taken: list[T] = []
         while size := min(TUNING.resolutions_at_once, most - len(taken)):
             some = take(size)
@@ -165,7 +165,7 @@ _OPTIONS: Final = (
 
 
 def _which(command: F) -> Callable[..., Any]:
-    """Add the options that say which messages, and call the command with a `Which`."""
+    """Add the options that choose messages, and call the command with a `Which`."""
 
     @wraps(command)
     def call(**given: Any) -> Any:
@@ -293,7 +293,7 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
 
 
 def _what(number: int, waiting: Counter[str], which: Which) -> str:
-    """Return which messages are meant: `2 messages of orders: 2 failed`, `the oldest 1,000 of 1,200 messages of …`."""
+    """Return the choice in words: `2 messages of orders: 2 failed`, `the oldest 1,000 of 1,200 messages of …`."""
     by_result = ", ".join(f"{number:,} {result}" for result, number in waiting.items())
     whole = sum(waiting.values())
     if which.max_messages < whole and number == which.max_messages:

@@ -1,4 +1,4 @@
-"""Looks for what is wrong, and says what to do about it."""
+"""Looks for problems, and prints how to fix them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from airflow_provider_pgqueue.core.query import query
 
 _OLDEST = 15
 _SEVERITIES = ("critical", "warning", "notice", "ok")
-# What a login is for, and what it calls then; a group role may call all functions of one line.
+# What a login may be for, and the functions that it then calls; a group role may call all functions of one line.
 _USES: Final = {
     "publish": ("publish", "publish_batch"),
     "consume": ("lease", "extend", "archive", "release"),
@@ -153,7 +153,7 @@ def _privileges(conn: Connection) -> Finding:
     if on_tables:
         uses.append("work on the tables with plain SQL")
     half = [names for names in _USES.values() if may.intersection(names) and not may.issuperset(names)]
-    # A maintenance role sees health without status, and that is all right.
+    # A login with only the maintenance role may call health() but not status(), which is no problem.
     half = [names for names in half if not (uses and names == _USES["observe"])]
     who = f"role {conn.info.user}"
     if half:
@@ -204,7 +204,7 @@ def _settings(conn: Connection) -> Iterator[Finding]:
 
 
 def _refused(conn: Connection, check: str, severity: str, error: PgQueueError) -> Finding:
-    """Return that something was not checked, with the privilege that is missing."""
+    """Return the finding that a check was skipped, with the missing privilege."""
     told = refused(conn, error, wants="observer") if error.fix is None else error
     fix = told.fix if isinstance(told, PgQueueError) else None
     return Finding(check, severity, f"not checked: {one_line(error.problem)}", fix)

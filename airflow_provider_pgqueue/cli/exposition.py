@@ -24,9 +24,9 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def serve(measure: Callable[[], Sequence[Row]], host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Serve what `look` returns at each request, from a thread of its own; OSError if nobody can listen there.
+    """Serve the rows of `measure` from a thread, one call per request; OSError if the address cannot be used.
 
-    While `look` fails, the only metric is `pgqueue_up 0`, and stderr says why. No answer names a version.
+    While `measure` fails, the only metric is `pgqueue_up 0`, and stderr has the reason. No response names a version.
     """
     ServerHandler.server_software = WSGIRequestHandler.server_version = "pgqueue"
     WSGIRequestHandler.sys_version = ""
@@ -44,7 +44,7 @@ class _Rows(Collector):
         self._measure = measure
 
     def describe(self) -> list[Metric]:
-        """Return nothing: registering must not look."""
+        """Return nothing: registering must not query the database."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -60,7 +60,7 @@ def _address(listen: str) -> tuple[str, int]:
 
 def _serve(measure: Callable[[], Sequence[Row]], host: str, port: int) -> None:
     exposition = _exposition()
-    measure()  # what is wrong from the beginning is said here, not to each scrape
+    measure()  # an error at the start ends the command, and is not repeated at each scrape
     try:
         server, thread = exposition.serve(measure, host, port)
     except (OSError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and the question before something is lost."""
+"""Arguments and options that several commands have, and the confirmation of a destructive command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def duration(text: str) -> timedelta:
 
 
 def ago(text: str) -> datetime:
-    """Convert an option that is a duration to the time that long ago, or to the first that there is."""
+    """Convert a duration to the time that long ago, or to the earliest time that there is."""
     try:
         return datetime.now(UTC) - duration(text)
     except OverflowError:
@@ -33,7 +33,7 @@ def ago(text: str) -> datetime:
 
 
 def cause(text: str) -> str:
-    """Convert an option that names a cause; click names it `CAUSE` in the help."""
+    """Return the text of an option that names a cause; click shows the name of this function, `CAUSE`, in the help."""
     if not is_fingerprint(text):
         raise click.BadParameter(f"{text[:40]!r} is not a cause. List the causes: pgqueue dead")
     return text

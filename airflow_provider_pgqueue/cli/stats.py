@@ -95,7 +95,7 @@ def _show(settings: Settings, queues: Sequence[Row], workers: Sequence[Row] | No
         show_line(settings, {"queues": queues} if workers is None else {"queues": queues, "workers": workers}, "")
         return
     click.clear()  # nothing where there is no terminal
-    # How far it was counted shows in a plus.
+    # A plus after a number shows where the count stopped.
     show_rows(settings, "queues", queues, [name for name in (queues[0] if queues else ()) if name != "counted_up_to"])
     if workers is not None:
         print_text("")

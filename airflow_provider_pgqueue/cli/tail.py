@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.query import query
 
-_LATEST = timedelta(seconds=30)  # a transaction may commit so long after it archived
+_LATEST = timedelta(seconds=30)  # the longest time from archiving to the commit that is covered
 
 
 @click.command()
@@ -68,8 +68,8 @@ def _line(row: Row) -> str:
 def _finished(lasting: Lasting, queue: str | None, since: timedelta, poll_interval: timedelta | None) -> Iterator[Row]:
     """Yield each archived message once.
 
-    Each poll goes back over the last half minute, because a message carries the time of its statement and appears
-    with the commit; what came later than that is missed. A lost connection is opened again.
+    Each poll covers the last half minute again, because a message has the time of its statement but appears at the
+    commit. A message that commits later than that is missed. A lost connection is opened again.
     """
     ((begin,),) = lasting.conn.execute(query("command/moment_before"), [since], binary=True).fetchall()
     newest, seen = begin, dict[tuple[int, Any], None]()

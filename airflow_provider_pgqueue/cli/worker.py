@@ -39,7 +39,7 @@ from airflow_provider_pgqueue.core.signals import STOPS
 from airflow_provider_pgqueue.core.worker import Worker
 
 log = logging.getLogger(__name__)
-_PARENT_EVERY: Final = 1.0  # seconds
+_PARENT_EVERY: Final = 1.0  # seconds between two checks that the parent process lives
 _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 
 
@@ -171,8 +171,8 @@ def _serve_in(
 ) -> tuple[Counter[str], int]:
     """Serve in child processes, pass signals on to them, and add up what they did; 1 if one of them died.
 
-    One that ends before it should is logged at once, and the others continue. Raises what the first of them raised,
-    when all have ended.
+    A process that ends early is logged at once, and the others continue. When all have ended, raises the first error of
+    a child.
     """
     serving = _start(number, serve, settings)
     stopping, status = False, 0
@@ -219,8 +219,8 @@ def _serve_in(
 def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -> dict[ForkProcess, _Told]:
     """Start child processes, and return where each puts its counts or its error. SIGTERM and SIGINT stay blocked.
 
-    One that ended this process meanwhile would leave children that nobody tells to stop. In a child they wait for the
-    worker, and do nothing after it.
+    A signal that ended this process meanwhile would leave children that nothing stops. In a child the signals wait for
+    the worker, and have no effect after it.
     """
     context = multiprocessing.get_context("fork")  # before any thread and any connection
     end_thread()
@@ -248,7 +248,7 @@ def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     children = {}
     for _ in range(number):
-        # Not one for all: a child that is killed while it holds the lock of one would keep the others from ending.
+        # A queue for each child: a child killed while it holds the lock of a shared queue would block the others.
         told: _Told = context.SimpleQueue()
         child = context.Process(target=serve_and_report, args=[told])
         child.start()

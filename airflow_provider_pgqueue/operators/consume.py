@@ -243,7 +243,7 @@ class PgQueueConsumeOperator(WaitingTask):
             return
         self._stopping = True
         if self._lease is not None:
-            # Next to the function, which continues when this returns.
+            # In a thread, because the function continues only when this returns.
             threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
 
     def _handler(self, given: Any, further: Mapping[str, Any]) -> Callable[..., Any]:

@@ -264,7 +264,7 @@ class PgQueueRequeueOperator(QueueTask):
         self._stopping = True
 
     def _repair(self, run_id: str) -> Repair:
-        """Return the repair that the arguments describe: its fields, and those of its filter, have their names."""
+        """Return the repair that the arguments describe; its fields and those of its filter have the same names."""
         given = self._given() | {"since": _moment(self.since), "until": _moment(self.until), "ids": self._ids()}
         given["function"] = self.function or keep
         chosen = (self.function, self.results, self.cause, self.fingerprints, self.ids)

@@ -1,4 +1,4 @@
-"""What may be done: each is asked for once on a page that says what will happen, and recorded with a name."""
+"""The actions of the page: each is confirmed on a page that says what will happen, and audited with a name."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _PART: Final = InvalidArgument(
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that may be done to a queue or a message.
+    """One action on a queue or a message.
 
-    `about` finds out what will happen, without doing it; `arguments` reads the form. `nothing` is what to say if no
-    message was there any more.
+    `about` finds out what will happen, without doing it; `arguments` reads the form. `nothing` is the text for the case
+    that no message was left.
     """
 
     title: str
@@ -59,7 +59,7 @@ class Action:
 
     @property
     def of_many(self) -> bool:
-        """Whether it takes the dead messages that a filter finds, and so counts them first."""
+        """Whether the action takes the dead messages that a filter finds, and so counts them first."""
         return self.about is dead.count
 
 
@@ -92,7 +92,7 @@ def _requeue_one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
 
 
 def _dead(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-    """Raise 409 if nothing is to be done about a message."""
+    """Raise 409 unless the message is an open dead message."""
     if not run(conn, verbs.dead_ids(verbs.DeadFilter(name, ids=[int(given["id"])]))):
         raise HTTPException(409, f"Message {given['id']} is not dead, or is resolved already: there is nothing to do.")
     return {}
@@ -263,14 +263,14 @@ OF_MESSAGES: Final[dict[str, Action]] = {
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What came of an action, in one sentence."""
+    """The result of an action, in one sentence."""
 
     text: str
     good: bool = True
 
 
 def said_of(request: Request) -> Said | None:
-    """Return what was just done; of an address that no action led to, nothing."""
+    """Return the result of the action that led to this address, or None if no action did."""
     given = request.query_params
     if "done" not in given or not is_vouched(request):
         return None
@@ -286,9 +286,9 @@ def said_of(request: Request) -> Said | None:
 
 @router.get("/queues/{name}/{action}")
 def ask_of_queue(request: Request, name: str, action: str) -> Response:
-    """Ask whether to do this to a queue, and say what will happen.
+    """Show the confirmation of an action on a queue, which says what will happen.
 
-    Of the address, which anybody can make, only a filter gets into the form: the page counts and says what it finds.
+    The form takes only a filter from the address, which anybody can make: the page counts and shows what it finds.
     """
     known, given = _known(OF_QUEUES, action), request.query_params
     filtered = dead.FILTER if known.of_many else ()
@@ -297,20 +297,20 @@ def ask_of_queue(request: Request, name: str, action: str) -> Response:
 
 @router.post("/queues/{name}/{action}")
 def act_on_queue(request: Request, name: str, action: str, form: dict[str, str] = Depends(checked_form)) -> Response:
-    """Do it, and return to the page of the queue."""
+    """Carry out the action, and return to the page of the queue."""
     return _act(request, _known(OF_QUEUES, action), name, form)
 
 
 @router.get("/messages/{id}/{action}")
 def ask_of_message(request: Request, id: Id, action: str) -> Response:
-    """Ask whether to do this to a message, and say what will happen."""
+    """Show the confirmation of an action on a message, which says what will happen."""
     known = _known(OF_MESSAGES, action)
     return _ask(request, known, _queue_of(request, id), {"id": str(id)})
 
 
 @router.post("/messages/{id}/{action}")
 def act_on_message(request: Request, id: Id, action: str, form: dict[str, str] = Depends(checked_form)) -> Response:
-    """Do it, and return to the page of the message."""
+    """Carry out the action, and return to the page of the message."""
     known = _known(OF_MESSAGES, action)
     return _act(request, known, _queue_of(request, id), form | {"id": str(id)})
 
@@ -345,7 +345,7 @@ def _ask(request: Request, action: Action, name: str, given: Form, wrong: Except
 
 
 def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> Response:
-    """Do it, in one transaction; what takes many continues from a page that says how far it is."""
+    """Carry out the action in one transaction; for many messages it continues from a page that shows the progress."""
     site, person = site_of(request), person_of(request)
     try:
         with site.acting() as conn:
@@ -364,7 +364,7 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> R
     finally:
         site.shared.forget()
     if rows is None and many and many.later:
-        # Do not lead to the next part: if the first answer arrived too, both would go on, and take more than was asked.
+        # Do not continue with the next part: if the first response arrived too, both would continue and take too many.
         return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
     done = request.path_params["action"]
     if rows is None:
@@ -379,13 +379,13 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str]) -> R
 
 
 def _redirect(request: Request, **said: Any) -> Response:
-    """Lead to the page of the queue or message, which says what came of the action."""
+    """Redirect to the page of the queue or message, which shows the result of the action."""
     path = path_of(request).rpartition("/")[0]
     return RedirectResponse(f"{root_of(request)}{path}?{urlencode(vouched(request, path, **said))}", 303)
 
 
 def _many(action: Action, rows: list[Row]) -> int:
-    """Return how many messages it was, or the id of the one that was published."""
+    """Return the number of messages, or the id of the message that was published."""
     if action.verb in ("purge_queue", "publish_test"):
         return int(one(rows))
     return len(rows)

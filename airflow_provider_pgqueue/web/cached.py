@@ -26,10 +26,10 @@ class _Kept:
 
 
 class Shared:
-    """Keeps results for some seconds. Whoever asks while one is looked for waits for it, and does not ask again.
+    """Keeps results for some seconds. A request for a key whose query is running waits for it, and runs no second one.
 
-    Nobody waits for long: the last result, however old, is better than a thread that stands still. That the database
-    cannot be reached is kept for a short time, too, so that not each of many viewers finds out. Other errors are not.
+    No request waits for long: the last result, however old, is better than a blocked thread. A failure to reach the
+    database is kept for a short time, too, so that not every viewer tries again. Other errors are not kept.
 
     :param patience: seconds that a request waits for another one, while it holds a thread of the server.
     """
@@ -77,6 +77,6 @@ class Shared:
     def _one(self, key: Hashable) -> _Kept:
         with self._lock:
             if key not in self._kept and len(self._kept) >= _MOST:
-                # The oldest entry; a searcher can make as many keys as there are words.
+                # The oldest entry; a search can make any number of keys.
                 self._kept.pop(next(iter(self._kept)))
             return self._kept.setdefault(key, _Kept())

@@ -1,4 +1,4 @@
-"""Which dead messages a form means: of one cause, result or reference, that died in some time."""
+"""The dead messages that a form chooses: by cause, result, reference and time of death."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _find(site: Site, name: str | None, wanted: Mapping[str, Any], bodies: bool)
 def _rows(conn: psycopg.Connection[Any], name: str | None, wanted: Mapping[str, Any]) -> list[Row]:
     by_id = []
     if (id_ := fields.whole_number(wanted["reference"] or "")) and not wanted["after_id"]:
-        # Whoever has an id may not know the queue.
+        # A user with an id may not know the queue.
         by_id = run(conn, verbs.search_messages(message_id=id_))
     rows = run(conn, verbs.search_messages(name, max_messages=_PER_PAGE, **wanted))
     return by_id + [row for row in rows if row["id"] not in {one["id"] for one in by_id}]

@@ -32,7 +32,7 @@ _SPANS: Final = {
 _STEPS_OF_CAUSES: Final = {"hour": timedelta(minutes=2), "day": timedelta(hours=1), "week": timedelta(hours=4)}
 _ORDERS: Final = {"died": "died", "waiting": "waiting", "last": "last_at"}
 _CAUSES: Final = 50
-_SLOWER: Final = 15.0  # what is by the minute need not be asked for every four seconds
+_SLOWER: Final = 15.0  # seconds: numbers per minute need no query every four seconds
 
 
 @router.get("/queues/{name}")

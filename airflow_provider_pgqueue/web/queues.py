@@ -34,7 +34,7 @@ _ORDERS: Final = {
     "-age": "Oldest first",
     "-dead": "Most dead",
 }
-"""Those that a list offers; a heading can choose each column in both directions."""
+"""The orders that a list offers; a heading can choose each column in both directions."""
 
 
 @router.get("/")
@@ -143,7 +143,7 @@ def _sum(queues: Sequence[QueueStatus], name: Literal["ready", "leased", "delaye
 
 
 def is_behind(known_until: datetime) -> bool:
-    """Whether the history, which maintenance records each minute, should be known for longer than this."""
+    """Whether the history, which maintenance records each minute, is older than it should be."""
     return datetime.now(UTC) - known_until > timedelta(minutes=5)
 
 

@@ -114,7 +114,7 @@ class Pipeline:
         return self.database.room(self.parallelism)
 
     def watching(self, doing: str = "") -> AbstractContextManager[None]:
-        """Say while a block runs how many tasks are done in the stages that Spark is at, and after how long."""
+        """Log, while a block runs, how many tasks of the current stages of Spark are done, and after how long."""
         began = time.monotonic()
 
         def log_progress() -> None:
@@ -136,7 +136,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def function_or_name(value: Any) -> str | None:
-    """Check a function; whether a name has one is found out when it is imported."""
+    """Check a function; a name is checked only when it is imported."""
     return None if isinstance(value, str) else function(value)
 
 

@@ -74,7 +74,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._read_limit
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where the log ends: the query ends there."""
+        """Record where the log ends: the query ends there."""
         self._target = self._watch.end(now=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if there.since is not None:
             here = replace(here, xid=there.since, removals=there.removals)
         parts = self._plan.parts(here.xid, there.xid, self._database.room(self._parts))
-        # Look afterwards: if all of the batch is gone, there is no part that would find out.
+        # Check afterwards: if the whole batch was removed, no part would notice.
         self._check(here, now=True)
         return [InputPartition((stretches, here.removals)) for stretches in parts]
 

@@ -18,15 +18,15 @@ from airflow_provider_pgqueue.export.connection import Session
 
 log = logging.getLogger(__name__)
 
-_POLL_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
+_POLL_EVERY: Final = 0.1  # seconds between two polls: Spark asks an idle stream every 10 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPace:
-    """How often to look at the end of the log, and how much of it to read at once.
+    """How often to poll the end of the log, and how much of the log to read at once.
 
-    :param longest_rest: seconds between two looks, however long they take.
-    :param worth: rest so many times as long as a poll takes: at most 2 % of the time.
+    :param longest_rest: the most seconds between two polls, however long they take.
+    :param worth: rest so many times as long as a poll takes, so that polls take at most 2 % of the time.
     :param held_for: seconds until an end that does not move is worth a warning, and the next one.
     :param stretch: messages of one SELECT: its snapshot lasts as long as the sink takes them.
     """
@@ -94,9 +94,10 @@ class LogEnd:
 
 
 class LogWatch:
-    """Looks at the end of the log now and then, and warns when a transaction keeps it where it is.
+    """Polls the end of the log, and warns when a transaction holds the end back.
 
-    Ten times a second at most, and less often where it takes long: what is archived is seen up to five seconds later.
+    It polls at most ten times a second, and less often if a poll takes long: a query sees archived messages at most
+    five seconds late.
     """
 
     def __init__(self, session: Session, queue_names: Sequence[str] = (), pace: LogPace = USUAL_PACE) -> None:
@@ -117,7 +118,7 @@ class LogWatch:
         return self._end
 
     def found_nothing(self, seconds: float) -> None:
-        """Rest before the next poll by how long the questions of this one took; without a question, as before."""
+        """Set the rest before the next poll by how long the queries of this one took; without a query it stays."""
         if seconds:
             self._rest = min(self._pace.longest_rest, max(_POLL_EVERY, self._pace.worth * seconds))
 

@@ -133,7 +133,7 @@ class Stage:
         return self.database.run(statement)
 
     def drop(self) -> None:
-        """Drop the stage; what a task that still runs keeps from being dropped is left to maintenance."""
+        """Drop the stage; maintenance drops it later if a task that still runs holds it."""
         self.database.run(verbs.drop_stage(self.stage_id))
 
     @contextmanager

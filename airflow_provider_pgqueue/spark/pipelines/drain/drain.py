@@ -118,7 +118,7 @@ class _Drain:
         self._spark = pipeline.spark
         self._share = share
         self._tag = f"pgqueue-drain-{share.stop_key}"
-        # When progress was logged last, how many messages there were then and at first, and when to poll again.
+        # The time of the last progress line, the numbers of messages then and at first, and the time of the next poll.
         self._logged_at, self._there, self._at_first, self._poll_at = time.monotonic(), 0, 0, 0.0
 
     def summary(self) -> Summary:
@@ -162,7 +162,7 @@ class _Drain:
             before = reported["leased"]
             reported.update(self._round(left["ready"], wanted))
             if reported["leased"] == before:
-                # Somebody else was faster, a limit of the queue is reached, or no poll is due.
+                # Another consumer was faster, a limit of the queue is reached, or a scan has yet to find the messages.
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 time.sleep(pause)
         log.warning("queue %s still has messages after %s rounds", self._share.queue, TUNING.drain_rounds)
@@ -246,7 +246,7 @@ class _Drain:
 
     def _poll(self) -> Row:
         with self._pipeline.connect() as conn:
-            # What is due may be ready only then, and perhaps nobody else is there to scan.
+            # Messages whose lease or delay ended are ready only after a scan, and perhaps no other session runs it.
             run(conn, verbs.scan([self._share.queue], count_up_to=0))
             return self._share.backlog(conn)
 

@@ -1,4 +1,4 @@
-"""What one task of a drain does: consume, until nothing is left for it."""
+"""The task of a drain: consumes until no message is left for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 BatchFunction = Callable[[Any], Any]
 
-_POLL_EVERY: Final = 0.5  # seconds, while a twin works
+_POLL_EVERY: Final = 0.5  # seconds between two polls while another attempt works
 _MESSAGES: Final = pa.schema(
     [
         ("id", pa.int64()),
@@ -128,7 +128,7 @@ class Share:
                 time.sleep(_POLL_EVERY)
 
     def _await_twin(self, conn: psycopg.Connection[Any], part: int) -> None:
-        """Wait until another attempt holds nothing in two polls: between two batches it holds nothing in one."""
+        """Wait until no other attempt holds messages in two polls: between two batches it holds none in one poll."""
         alone = 0
         while alone < 2 and not self.is_stopped(conn):
             time.sleep(_POLL_EVERY)
