@@ -214,7 +214,7 @@ def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
 
 @role
 def poll_pgmq(dsn: str, options: Options) -> dict[int, float]:
-    """PGMQ's polling client with its defaults: `read_with_poll` looks every 100 ms."""
+    """PGMQ's polling client with its defaults: `read_with_poll` polls every 100 ms."""
     from pgmq import PGMQueue
 
     queue = PGMQueue(conn_string=dsn, init_extension=False)

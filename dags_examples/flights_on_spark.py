@@ -1,4 +1,4 @@
-"""The business of the Spark examples: checks departures by the batch, and says how late each carrier was."""
+"""The functions of the Spark examples: check departures in batches, and compute the mean delay of each carrier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs maintenance every minute where there is no pg_cron; where there is, the task is skipped."""
+"""Runs maintenance every minute where there is no pg_cron; where pg_cron runs it, the task is skipped."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Starts one run for each cause of the dead orders, and asks a person before their messages are requeued.
 
 A watcher starts `pgqueue_resolve_causes` when messages die, and again while they stay dead. The id of a run of
-`pgqueue_resolve_cause` names the cause and its newest message, so that only a cause of which more messages died gets
-another run. That counts the messages, waits for approval, and requeues five of them first; what a person rejects stays
-dead.
+`pgqueue_resolve_cause` names the cause and its newest message, so that a cause gets another run only if more messages
+died of it. The run counts the messages, waits for approval, and requeues five of them first; if the person rejects,
+the messages stay dead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Repairs rejected flights: a watcher starts one run for each group of messages that died, and the run leases them.
+"""Repairs rejected flights: a watcher starts a run when messages have died, and the run leases and resolves them.
 
 Messages that the run leaves dead start further runs after growing pauses, from one minute to half an hour, and a run
-whose function raised is failed. A run that is lost loses nothing: its leases expire and the next run takes over.
+whose function raised fails. A run that is lost loses nothing: its leases expire, and the next run continues.
 """
 
 from __future__ import annotations

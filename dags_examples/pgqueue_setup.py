@@ -1,5 +1,4 @@
-"""Installs the queue: schema, queues, and maintenance through pg_cron where there is one. Run it after every
-upgrade."""
+"""Installs the schema and queues, and maintenance through pg_cron where available. Run it after every upgrade."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ class Stack:
     def start(self, timeout: float = 120.0) -> None:
         """Start what does not run yet, migrating the metadata if needed, and wait until all is healthy.
 
-        What ends meanwhile is started again, as whatever watches over a service does it: a component that lost its
-        database ends some seconds later. What is silent after `timeout` seconds is killed and gets as long again.
+        A component that ends meanwhile is started again, as a service manager would: a component that lost its database
+        ends some seconds later. A component that is unhealthy after `timeout` seconds is killed and gets as long again.
         """
         began_at = datetime.now(UTC)
         running = self.prepare()

@@ -1,4 +1,4 @@
-"""Talks to Airflow's REST API; patient, because a starting task may block a small API server for seconds."""
+"""A client of Airflow's REST API; patient, because a starting task may block a small API server for seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AirflowClient:
     """The REST API of one Airflow that logs everybody in as admin.
 
     Reads and `trigger` are repeated for two minutes when the connection breaks or times out; other writes are sent
-    once. Everything that waits raises TimeoutError with what it saw last.
+    once. Every method that waits raises TimeoutError with the last state that it saw.
     """
 
     def __init__(self, url: str) -> None:

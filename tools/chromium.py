@@ -118,7 +118,7 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def resize(self, *, width: int, height: int, dark: bool = False) -> None:
-        """Be a window of this size, with a preference for light or dark colours."""
+        """Resize the window, and prefer light or dark colours."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         mode = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[mode])

@@ -108,7 +108,7 @@ def sqs() -> Iterator[Broker]:
         )
 
 
-# With the pauses between two polls that a trigger has by default, and with a second.
+# With the default pause of each trigger between two polls, and with a pause of a second.
 _CASES: Final[dict[str, tuple[Callable[[], Any], dict[str, Any], str]]] = {
     "pgqueue": (pgqueue, {}, "`PgQueueMessageTrigger`, as by default"),
     "redis": (redis, {}, "Redis, `AwaitMessageTrigger`, as by default (looks every 60 s)"),
@@ -196,7 +196,7 @@ def measure(case: str, seconds: float) -> None:
             time.sleep(0.1)
         cpu = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began_at)
         memory = process.memory_full_info().uss / 2**20
-        # The defaults look once a minute, all at the same time: so the messages are spread over one.
+        # By default the triggers poll once a minute, all at the same time, so the messages are spread over a minute.
         ordered = _latencies(broker, notes, 0.6 if case in ("redis", "sqs") else 0.2)
     times = f"{ordered[_COUNT // 2]:.3f}", f"{ordered[-1]:.3f}"
     print("|", " | ".join([title, str(most), f"{100 * cpu:.1f} %", f"{memory:.0f} MB", *times]), "|", flush=True)

@@ -1,4 +1,4 @@
-"""What leases cost those who look behind them: all expire at once, or one expires next to many that live."""
+"""What leases cost consumers that lease behind them: all expire at once, or one expires among many live ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def expired(bench: Bench) -> list[Line]:
 
 
 class Ended:
-    """What a maintenance run did with leases that had expired, and what consumers saw meanwhile."""
+    """What a maintenance run did with expired leases, and what consumers saw meanwhile."""
 
     def __init__(self, messages: int, seconds: float, left: int, waits: list[tuple[float, int]]) -> None:
         self.microseconds = seconds / max(1, messages - left) * 1e6

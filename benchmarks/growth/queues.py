@@ -1,4 +1,4 @@
-"""What many queues cost those who look at all of them."""
+"""What many queues cost the functions that go through all of them."""
 
 from __future__ import annotations
 

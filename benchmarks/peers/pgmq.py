@@ -12,8 +12,7 @@ from benchmarks.server import Connection
 TUNED: Final = """ALTER TABLE pgmq.q_bench SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01,
 autovacuum_vacuum_threshold = 50, autovacuum_vacuum_cost_delay = 2, autovacuum_analyze_scale_factor = 0.05)"""
 
-# With its own notification: for each statement, and at most four times a second, which is what its function does by
-# itself.
+# PGMQ's own notifications: for each statement, and at most four times a second, which is the default of its function.
 NOTIFICATIONS: Final = "SELECT pgmq.enable_notify_insert('bench', 0)"
 NOTIFICATIONS_THROTTLED: Final = "SELECT pgmq.enable_notify_insert('bench', 250)"
 

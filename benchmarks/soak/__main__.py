@@ -1,9 +1,8 @@
 """Runs all parts at half of what they can do for hours, and prints and draws what grows.
 
 A publisher and a worker carry the load; a real Airflow consumes a watched queue and dispatches another; the Queues page
-is looked at every five seconds, and maintenance runs every minute. Every ten minutes a session holds a snapshot for
-two, which stands for the dump or the long report of each day. The archive, which keeps everything, is exported four
-times.
+is loaded every five seconds, and maintenance runs every minute. Every ten minutes a session holds a snapshot for two
+minutes, which stands for a daily dump or a long report. The archive, which keeps everything, is exported four times.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _SIZES: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was seen at a time; memory is what is a process's own."""
+    """The figures at one time; memory is the unique set size of a process."""
 
     minutes: float
     per_second: float
@@ -66,7 +65,7 @@ class Sample:
 
 
 class Soak:
-    """The servers, the programs and what they wrote down."""
+    """The servers, the programs and their records."""
 
     def __init__(self, directory: Path, seconds: float) -> None:
         self.directory, self.seconds = directory, seconds
@@ -119,7 +118,7 @@ class Soak:
 
     @contextmanager
     def doing(self, **works: tuple[float, Callable[[], object]]) -> Iterator[None]:
-        """Repeat each of some works, so many seconds after its last beginning, until the block ends."""
+        """Repeat each task at its interval, from start to start, until the block ends."""
 
         def repeat(every: float, work: Callable[[], object]) -> None:
             try:
@@ -182,7 +181,7 @@ class Soak:
             self.held.clear()
 
     def export(self) -> None:
-        """Export the whole archive, as far as it is by then."""
+        """Export the whole archive so far."""
         with self.program("export", "--target", str(self.directory / "export"), "--until", "now") as process:
             if process.wait():
                 raise RuntimeError(f"the export failed; see {self.directory / 'export.log'}")
@@ -193,7 +192,7 @@ class Soak:
         urllib.request.urlopen(f"http{url}", timeout=30).read()
 
     def sample(self, minutes: float, since: float, before: int) -> Sample:
-        """Return what is so now, and the ages of messages since a time."""
+        """Return the current figures, with the ages of messages since a time."""
         ages = [age for at, age in map(_numbers, self.notes.read_text().splitlines()) if at >= since]
         shares = quantiles(ages, n=100, method="inclusive") if len(ages) > 1 else [float("nan")] * 99
         # Its first process, which has the others as children.
@@ -226,7 +225,7 @@ class Soak:
                 "maintenance": (60.0, self.maintenance),
                 "hold": (self.period, self.hold),
                 "export": (self.seconds / 4, self.export),
-                "look": (5.0, self.poll),
+                "page": (5.0, self.poll),
             }
             samples: list[Sample] = []
             began = time.time()

@@ -55,7 +55,7 @@ def measured(trees: Trees) -> Iterator[Usage]:
 
 
 class _Watched:
-    """What was seen of processes while they ran."""
+    """The usage of processes, as polled while they ran."""
 
     def __init__(self, trees: Trees) -> None:
         self.peak: dict[str, float] = {}
@@ -64,7 +64,7 @@ class _Watched:
         self._poll(before=True)
 
     def until(self, stop: threading.Event) -> None:
-        """Look at them every now and then."""
+        """Poll the processes now and then."""
         while not stop.wait(EVERY):
             self._poll()
         self._poll()

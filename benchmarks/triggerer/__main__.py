@@ -24,7 +24,7 @@ from benchmarks.triggerer.bench import QUEUES, WAITERS, Bench, Connection, bench
 from benchmarks.triggerer.recovery import FAULTS, recover
 
 _WAITING: Final = "waiting"
-_WAKES: Final = 20  # queues that are woken in a phase
+_WAKES: Final = 20  # queues that get a message in a phase
 
 
 def wake(bench: Bench, conn: Connection, queues: range, pause: float) -> tuple[list[float], list[float]]:
@@ -36,7 +36,7 @@ def wake(bench: Bench, conn: Connection, queues: range, pause: float) -> tuple[l
         published[number] = time.time()
         time.sleep(pause)
     for number, moment in published.items():
-        wait(lambda number=number, moment=moment: len(bench.fired(f"wait_{number}", moment - 1)) >= WAITERS, "notifies")
+        wait(lambda number=number, moment=moment: len(bench.fired(f"wait_{number}", moment - 1)) >= WAITERS, "events")
         notifications += [fired - moment for fired in bench.fired(f"wait_{number}", moment - 1)]
     ends = ended(bench, queues)
     return notifications, [end - published[number] for number, found in ends.items() for end in found]
@@ -89,7 +89,7 @@ def airflow(bench: Bench, *command: str) -> None:
 
 
 def fill(bench: Bench) -> None:
-    """Let the triggerer take the watchers and then the sensors, and say what that costs."""
+    """Let the triggerer take the watchers and then the sensors, and print the cost."""
     bench.stack.start_component("triggerer")
     airflow(bench, "airflow", "dags", "reserialize")
     wait(bench.listeners, "watchers that listen")

@@ -1,4 +1,4 @@
-"""The servers, the Airflow and the notes of its triggers, by which the cases measure it."""
+"""The servers, the Airflow and the records of its triggers, from which the cases measure it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Connection = psycopg.Connection[Any]
 
 @dataclass
 class Bench:
-    """The servers, the Airflow, and what its triggers wrote down."""
+    """The servers, the Airflow, and the records of its triggers."""
 
     pair: Pair
     metadata: Cluster
@@ -78,7 +78,7 @@ class Bench:
 
 
 def wait(poll: Callable[[], Any], what: str, timeout: float = 300) -> float:
-    """Wait until it is so, and return the seconds that took."""
+    """Wait until `poll` returns a true value, and return the seconds that it took."""
     began_at = time.monotonic()
     while not poll():
         if time.monotonic() - began_at > timeout:

@@ -1,4 +1,4 @@
-"""Breaks one thing at a time, and measures until sensors have heard of a message that was published meanwhile."""
+"""Causes one fault at a time, and measures how soon sensors are notified of a message published meanwhile."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FAULTS: Final[Mapping[str, tuple[str, Callable[[Bench], None]]]] = {
 
 
 def recover(bench: Bench, fault: str, queues: range) -> None:
-    """Break something once for each queue, each time when all is well again, and say how long the tasks waited."""
+    """Cause a fault once for each queue, each time after recovery, and print how long the tasks waited."""
     title, fail = FAULTS[fault]
     written, notifications, ends = [], [], []
     for number in queues:

@@ -1,4 +1,4 @@
-"""Triggers that write down when they fire, and how late the loop of the triggerer is."""
+"""Triggers that record when they fire, and how late the loop of the triggerer is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def note(text: str) -> None:
 
 
 class RecordedTrigger(PgQueueMessageTrigger):
-    """The message trigger, which notes each notification: `fired QUEUE TIME`."""
+    """The message trigger, which records each notification: `fired QUEUE TIME`."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire as ever."""
@@ -41,7 +41,7 @@ class RecordedTrigger(PgQueueMessageTrigger):
 
 
 class LoopDelayTrigger(BaseEventTrigger):
-    """Never fires; notes once a second how late the loop woke it at most: `late SECONDS TIME`."""
+    """Never fires; records once a second the longest delay of the loop: `late SECONDS TIME`."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class; it has no arguments."""

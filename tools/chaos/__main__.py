@@ -67,7 +67,7 @@ def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = Fal
 
 
 def _until_busy(stage: Stage, kinds: Collection[str]) -> None:
-    """Wait until each kind of consumer has archived something: only then a fault finds it at work."""
+    """Wait until each kind of consumer has archived a message, so that the first fault finds all of them at work."""
     deadline = time.monotonic() + LONGEST_START
     missing = set(kinds)
     while missing:
@@ -79,9 +79,9 @@ def _until_busy(stage: Stage, kinds: Collection[str]) -> None:
 
 
 def until_empty(poll: Callable[[], tuple[int, int]], *, standstill: float = LONGEST_STANDSTILL) -> float:
-    """Wait until nothing waits, for as long as some of it is archived now and then; return for how many seconds.
+    """Wait until no message waits, for as long as messages are archived now and then; return the seconds it took.
 
-    :param look: how many messages wait, and how many are archived.
+    :param poll: returns how many messages wait, and how many are archived.
     """
     began = progressed = time.monotonic()
     before: tuple[int, int] | None = None

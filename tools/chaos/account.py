@@ -1,4 +1,4 @@
-"""What became of each message: the histories of the actors against what the database has at the end."""
+"""The account of each message: the histories of the actors compared with the database at the end."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Publisher(Actor):
         self.stopping.wait(self.random.expovariate(PACE.get(self.team, 40.0)))
 
     def trespass(self, conn: Connection) -> None:
-        """Try what another team alone may do."""
+        """Try a verb that only another team may call."""
         calls: list[verbs.Statement[Any]] = [
             verbs.publish("b_orders", {"k": "trespass"}),
             verbs.lease("b_orders"),
@@ -247,7 +247,7 @@ class Workers(Actor):
 
 
 class Raw(Actor):
-    """Plain SQL, as the first conventions have it: look, lock, delete, archive."""
+    """Plain SQL, as the first conventions have it: select, lock, delete, archive."""
 
     def start(self) -> None:
         self.serve(self.turn)
@@ -300,7 +300,7 @@ class Effects(Actor):
 
 
 class Maintenance(Actor):
-    """What pg_cron would do."""
+    """Runs maintenance, as pg_cron would."""
 
     def start(self) -> None:
         self.serve(self.turn)

@@ -15,8 +15,8 @@ POLICY: Final = (
     f"fair_by => 'group', on_dead_head => 'skip', max_leased_per_group => {PER_GROUP},"
     f" rate_limit => {RATE}, rate_burst => {BURST}"
 )
-# A trigger writes it in the transactions in which leases begin and end. Whoever checks a group sees the end of a lease
-# after its transaction, and begins its own lease after that: so the times of the log overlap only where leases do.
+# A trigger writes the log in the transactions in which leases begin and end. A session that leases a group sees the end
+# of a lease after its commit, and begins its own lease later: so the times in the log overlap only where leases do.
 LOG: Final = """
 CREATE TABLE public.lease_log (
     id bigint, lock_token uuid, group_key text, leased_at timestamptz, began timestamptz, ended timestamptz,

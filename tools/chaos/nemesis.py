@@ -1,4 +1,4 @@
-"""The faults, and what repairs each of them at the end."""
+"""The faults, and their repair at the end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Nemesis:
     _last: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Cause faults until `stop`, then fix what is broken."""
+        """Cause faults until `stop`, then repair all of them."""
         faults: list[Callable[[], None]] = []
         while not self.stopping.wait(self.random.uniform(0.2, 1.0)):
             faults = faults or self.random.sample(self.faults, len(self.faults))
@@ -240,9 +240,9 @@ class Nemesis:
             thread.join()
 
     def lose_the_marks(self) -> None:
-        """Let leases begin anywhere, and look when they will: that may cost time, but no message.
+        """Change the marks, so that leases and scans begin anywhere: that may cost time, but no message.
 
-        A rate whose mark is lost begins anew, so the one that the account is about keeps its mark.
+        A rate whose mark is lost begins anew, so the queue whose rate is accounted for keeps its mark.
         """
         with self.admin() as conn:
             conn.execute(
@@ -255,7 +255,7 @@ class Nemesis:
             )
 
     def repair(self) -> None:
-        """Undo what may have been left: the server runs, sockets pass, settings and policies are as at first."""
+        """Repair all that faults may have left: start the server, open the proxy, reset settings and policies."""
         self.stage.proxy.held = self.stage.proxy.swallowing = False
         self.stage.cluster.start()
         self.repair_settings()

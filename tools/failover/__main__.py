@@ -145,7 +145,7 @@ class Pair:
 
 
 def wait(enough: Callable[[], bool], what: str, *, describe: Callable[[], str] = lambda: "") -> None:
-    """Wait until it is so; TimeoutError says what there is instead."""
+    """Wait until `enough` returns True; TimeoutError has the description of the current state."""
     give_up_at = time.monotonic() + PATIENCE
     while not enough():
         if time.monotonic() > give_up_at:

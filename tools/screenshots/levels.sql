@@ -1,4 +1,4 @@
--- Maintenance looked once, and the pictures show a day: how deep the queues were in each minute of it.
+-- Maintenance ran once, and the pictures show a day: the depth of each queue in each minute of it.
 ANALYZE messages.history, messages.dead_message;
 INSERT INTO messages.history (queue_name, grain, bucket_at)
 SELECT '', 'minute', minute FROM generate_series(date_trunc('minute', clock_timestamp() - interval '1 day'), clock_timestamp(), '1 minute') AS minute

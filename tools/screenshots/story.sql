@@ -4,7 +4,7 @@ SELECT messages.drop_queue('default');
 SELECT messages.create_queue(name, max_attempts => 3, retention => '90 days')
   FROM unnest('{departures,arrivals,baggage,boarding,crew_plans,delays,deicing,fuel_orders,gate_changes,invoices,passengers,refunds,weather}'::text[]) AS name;
 
--- As if maintenance had looked at each minute of a week.
+-- As if maintenance had run in each minute of a week.
 UPDATE messages.history_progress SET begun_at = clock_timestamp() - interval '8 days';
 
 CREATE TEMP TABLE volume (queue_name text, per_minute numeric, failing numeric);
