@@ -77,13 +77,13 @@ class QueueTask(BaseOperator):
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {"pgqueue_conn_id": text}
-    """By the names of the arguments."""
+    """The rules, by the names of the arguments."""
     waits_for: str = "messages of"
-    """What of a queue the task waits for."""
+    """The words before the queue in an error of a wait."""
     reads_queue: ClassVar[bool] = False
     writes_queue: ClassVar[bool] = False
     lineage_rows: int | None = None
-    """How many messages the task wrote, once it has."""
+    """The number of messages that the task wrote; None before that."""
     operator_extra_links = (PgQueueLink(),)
     message_ids: Sequence[int] = ()
     """The messages that the link of the task is about, once it knows them."""
@@ -143,8 +143,8 @@ class QueueTask(BaseOperator):
         return f"{self.waits_for} queue {getattr(self, 'queue_name', None)!r}"
 
     def _why_nothing_came(self, queue_name: str | None) -> str:
-        """Say what is wrong with the queue that the task waited for, or what to do if nothing is."""
-        # Nobody may be told, for example where the database is down: the time-out matters more.
+        """Return what is wrong with the queue that the task waited for, or a fix if nothing is wrong."""
+        # The check may fail, for example if the database is down: the time-out matters more.
         with suppress(PgQueueError, AirflowException):
             names = [] if queue_name is None else [queue_name]
             for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues(names)):

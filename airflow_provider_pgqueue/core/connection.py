@@ -37,7 +37,7 @@ _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
 _PORT: Final = re.compile(r"[\d, ]*")
 # A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
 _THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
-# What libpq finds wrong in the parameters alone.
+# The errors that libpq finds in the parameters alone.
 _NEVER: Final = re.compile(
     r"invalid (\S+ value:|integer value|port number|connection option)|definition of service|service file|"
     r"bad value for|invalid when SSL support|could not match \d+"
@@ -54,7 +54,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "tcp_user_timeout": 25_000,
     "application_name": "pgqueue",
 }
-# Whatever the connection string, PGCLIENTENCODING or the role says: others cannot hold every body.
+# Set against the connection string, PGCLIENTENCODING and the role, because only UTF8 can hold every body.
 ENCODING: Final[dict[str, Any]] = {"client_encoding": "UTF8"}
 
 
@@ -121,9 +121,9 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
 
 
 def _refusal(error: psycopg.Error) -> Exception:
-    """Return what to raise for a connection that was not opened: an InvalidArgument if no other try can succeed."""
+    """Return the error to raise for a failed connection: an InvalidArgument if no further try can succeed."""
     text = " ".join(str(error).split()).removeprefix("connection failed: ")
-    # What the driver refuses before it connects, which has no SQLSTATE.
+    # The driver refuses bad parameters before it connects, without an SQLSTATE.
     if (isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None) or _NEVER.search(text):
         return InvalidArgument(
             f"no connection can be opened: {text}",
@@ -150,7 +150,7 @@ def _disable_prepare(
     if "prepare_threshold" not in given:
         conn.prepare_threshold = None
     if isolation not in ("read committed", "read uncommitted"):
-        # It is set for each transaction, because behind a pooler no setting of the session outlives one.
+        # Set for each transaction, because behind a pooler a setting of the session does not outlive the transaction.
         return psycopg.IsolationLevel.READ_COMMITTED
     return None
 
@@ -173,7 +173,7 @@ def check_version(conn: psycopg.Connection[Any]) -> None:
     try:
         (found, oldest), needed = _versions(conn), code_version()
     except PermissionDenied:
-        return  # what is called next is refused too, and says what is missing for it; or was granted alone
+        return  # the next call is refused too, and names the missing privilege; or it was granted alone
     if found < needed:
         raise SchemaTooOld(f"schema messages has version {found}, this package needs {needed}", INSTALL)
     if oldest > needed:

@@ -310,7 +310,7 @@ def translate(error: Exception) -> Exception:
     _forget_values(error)
     state, text = error.sqlstate, text_without_values(error)
     if state in _BY_SQLSTATE:
-        # What is no JSON has another fix than what is no number.
+        # A value that is not JSON has another fix than a value that is not a number.
         kind = InvalidArgument if state == "22P02" and "json" not in text else _BY_SQLSTATE[state]
         own = state.startswith("PQ") or kind is PermissionDenied
         fix = (error.diag.message_hint if own else None) or _FIXES.get(kind) or _FIXES_BY_SQLSTATE.get(state)
@@ -361,7 +361,7 @@ def refused(
     # The server quotes the letter; \u0000 in JSON has the same SQLSTATE.
     if isinstance(driver, psycopg.Error) and driver.diag.source_function == "report_untranslatable_char":
         return wrong_encoding(conn) or known
-    # What the schema itself refuses has its fix as a hint.
+    # Errors of the schema itself have their fix as a hint.
     if isinstance(known, PermissionDenied) and not (isinstance(driver, psycopg.Error) and driver.diag.message_hint):
         fix = fix_of(conn, known.problem, verb=verb, wants=wants, queue_name=queue_name)
         return known if fix is None else PermissionDenied(known.problem, fix)

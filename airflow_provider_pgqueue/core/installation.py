@@ -119,7 +119,8 @@ def install(
         installation would raise. Meanwhile it holds the locks of an installation.
     """
     check(locals(), RULES)
-    # One transaction: after a commit, whoever may write to the schema could replace what a superuser calls next.
+    # One transaction: after a commit, a role that may write to the schema could replace a function before the
+    # superuser calls it.
     with conn.transaction(force_rollback=dry_run):
         applied = _migrate(conn, roles)
         if (no_roles := _no_roles(conn)) and roles is not False:

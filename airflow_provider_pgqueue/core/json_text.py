@@ -1,4 +1,4 @@
-"""What goes into the queue as JSON and comes back: bodies, headers and outputs."""
+"""Converts bodies, headers and outputs to and from JSON text."""
 
 from __future__ import annotations
 

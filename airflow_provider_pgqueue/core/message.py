@@ -263,7 +263,7 @@ class OutcomeCount:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check of `health()` found. `severity` is `ok`, `warning` or `critical`; `fix` is SQL to run."""
+    """The result of one check of `health()`. `severity` is `ok`, `warning` or `critical`; `fix` is SQL to run."""
 
     check_name: str
     severity: str

@@ -1,4 +1,4 @@
-"""What a handler returns for a message: None (success) or one of these."""
+"""The outcomes that a handler returns for a message; None is success."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, A
 
 
 def _strangers(keys: Sequence[Any]) -> str:
-    """Say what keys are that are not ids of the messages; other keys than ids may be taken from a body."""
+    """Describe keys that are not ids of the messages, without their values, which may come from a body."""
     if all(type(key) is int and 0 < key < 2**63 for key in keys):
         return f"for messages that it did not get: {', '.join(map(str, keys[:5]))}{', …' if len(keys) > 5 else ''}"
     kinds = sorted({type(key).__name__ for key in keys if type(key) is not int}) or ["int"]

@@ -1,4 +1,4 @@
-"""What fixes a refused privilege: the group role or grant that the login lacks, by the comment of the function."""
+"""The fix for a refused privilege: the group role or grant that the login lacks, by the comment of the function."""
 
 from __future__ import annotations
 

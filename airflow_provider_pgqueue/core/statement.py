@@ -1,4 +1,4 @@
-"""What a verb is: the call of one function of the schema, as a value that knows no connection."""
+"""A verb as a value: the call of one function of the schema, without a connection."""
 
 from __future__ import annotations
 

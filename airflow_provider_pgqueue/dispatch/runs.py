@@ -1,4 +1,4 @@
-"""What a task or a trigger can learn of DAG runs and do with them, through Airflow's task SDK.
+"""Starts DAG runs and reads their states from a task or a trigger, through Airflow's task SDK.
 
 The SDK starts a run only by an exception that ends the task, that of `TriggerDagRunOperator`. So `start_run` sends the
 message that Airflow sends after that exception: docs/decisions/0023-dispatches.md.
@@ -26,7 +26,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "value_error": "Give the dispatcher a conf with a value of the right type for each Param of the DAG that needs "
     "one, or give the Param a default.",
 }
-"""By the reason that Airflow gives."""
+"""Fixes by the reason that Airflow gives."""
 _REFUSALS: Final = (400, 403, 404, 422)
 # Characters of ids in one question, which is a URL: httpx takes 65,536, and many a proxy 8,192 for the whole line.
 _LONGEST: Final = 5_000

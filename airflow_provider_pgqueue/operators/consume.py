@@ -123,7 +123,7 @@ class PgQueueConsumeOperator(WaitingTask):
         "max_messages": optional(whole(1, 10**12)),
         "fail_on_failed": optional(share_or_number),
     }
-    # Not an Event, whose lock a second signal inside its `set` would wait for.
+    # A bool, because a second signal inside `Event.set` would wait for the lock of the Event.
     _stopping: bool = False
     _lease: Lease | None = None
 
@@ -172,7 +172,7 @@ class PgQueueConsumeOperator(WaitingTask):
     def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
         """Consume what the trigger saw; if nothing is left to lease, wait again, longer each time."""
         self._stopping = False
-        # Not in __init__: Airflow copies operators, and an Event cannot be copied.
+        # Created here because Airflow copies operators, and an Event cannot be copied.
         self._finished = threading.Event()
         self._hook = PgQueueHook(self.pgqueue_conn_id)
         consumer = self._consumer(name_of(context), self._further(context))
@@ -226,7 +226,7 @@ class PgQueueConsumeOperator(WaitingTask):
         if limit is None:
             return
         if dead and dead >= (limit * handled if isinstance(limit, float) else limit):
-            # Not tried again: the next try would find nothing, and succeed.
+            # A retry would find nothing to lease, and succeed.
             raise AirflowFailException(
                 f"{deaths_text(died)} of {quantity(handled)} of queue {self.queue_name} that were handled, and "
                 f"fail_on_failed is {limit}. The log says why they failed, messages.dead_causes() of what they died."

@@ -334,7 +334,7 @@ class PgQueuePublishOperator(PublishTask):
                 "Give one of message and messages; to publish JSON null, messages=[None].",
             )
         if hasattr(self.messages, "operator_class"):
-            # It can be called, and would then return no messages but a task.
+            # A decorated task can be called too, but returns a task instead of messages.
             raise InvalidArgument("messages is a task that is not called. Call it: messages=task().")
         _check_several(self.messages, "messages is")
         if not (self.messages is None or callable(self.messages) or isinstance(self.messages, Iterable | XComArg)):
@@ -450,7 +450,7 @@ def _short(key: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class Published:
-    """What a task has published so far."""
+    """The messages that a task has published so far."""
 
     queue_name: str
     count: int = 0
@@ -461,7 +461,7 @@ class Published:
     duplicates: int = 0
     several: bool = False
     all_ids: list[int] = dataclasses.field(default_factory=list)
-    """Those of an earlier try too, in whose place nothing was published."""
+    """The first ids, including those of an earlier try, whose messages were not published again."""
     began_at: float = dataclasses.field(default_factory=time.monotonic)
 
     def add(self, found: list[int]) -> None:

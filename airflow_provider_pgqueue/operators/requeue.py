@@ -231,7 +231,7 @@ class PgQueueRequeueOperator(QueueTask):
         return self.queue_name or "all queues"
 
     def _not_done(self, summary: Mapping[str, Any], names: Sequence[str]) -> str:
-        """Say what was not done, of these outcomes, and why."""
+        """Return sentences on the messages with one of these outcomes, for an error; empty if there are none."""
         said = []
         if "unknown" in names and (ids := summary["ids"].get("unknown")):
             more = ", …" if summary["unknown"] > _SAID else ""

@@ -73,12 +73,12 @@ class QueryRows:
             raise InvalidArgument(f"parameters do not match sql: {error}", _PLACEHOLDERS) from None
         except psycopg.Error as error:
             if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
-                # Of psycopg, about the placeholders.
+                # An error of psycopg itself is about the placeholders, and quotes no value.
                 raise InvalidArgument(f"parameters do not match sql: {error}", _PLACEHOLDERS) from None
             if isinstance(known := translate(error), ConnectionFailed):
                 raise known from error
             state = f"{type(error).__name__}, SQLSTATE {error.sqlstate}" if error.sqlstate else type(error).__name__
-            # Of the others the text may quote a value: invalid input syntax for type integer: "…".
+            # The text of other errors may quote a value: invalid input syntax for type integer: "…".
             named = (error.diag.message_primary or "").splitlines() if (error.sqlstate or "").startswith("42") else []
             text = f": {named[0]}" if named else ""
             raise InvalidArgument(

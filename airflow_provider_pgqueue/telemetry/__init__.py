@@ -1,1 +1,1 @@
-"""What Airflow's metrics, traces and OpenLineage learn of the queue."""
+"""Metrics, traces and OpenLineage datasets of the queue in Airflow."""

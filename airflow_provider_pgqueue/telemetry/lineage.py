@@ -1,4 +1,4 @@
-"""Which queues a task reads and writes, for OpenLineage.
+"""The queues that a task reads and writes, for OpenLineage.
 
 Only the provider of OpenLineage calls this, so only there its classes are imported.
 """

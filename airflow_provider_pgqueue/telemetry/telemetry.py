@@ -1,4 +1,4 @@
-"""What Airflow's metrics and traces learn of the messages, and what the messages and leases say of their task.
+"""Metrics and traces of messages in Airflow, and the names of tasks in messages and leases.
 
 A metric is about a queue, which is a tag, and never about a message; it goes to statsd or OpenTelemetry. A span is
 about the messages of one call of a handler, in the trace that their header `traceparent` names. Where Airflow has
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 NAMES: Final = ("dag_id", "run_id", "task_id", "map_index", "try_number")
-"""What tells one try of a task instance from all others."""
+"""The fields that identify one try of a task instance."""
 _PREFIX: Final = "pgqueue"
 _IN_NOTIFICATIONS: Final = {"ready": "ready", "waiting": "dead", "oldest_age": "oldest_age"}
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -77,7 +77,7 @@ class ConsumerTelemetry:
         """Call the handler in a span, which links to those that published the messages."""
         published = filter(None, map(_published, messages[:_MOST_LINKS]))
         spans = [trace.get_current_span(context).get_span_context() for context in published]
-        # Those of one publisher have one span; by its id, because a span has no hash.
+        # The messages of one publisher have one span, found by its id because a span has no hash.
         links = [trace.Link(span) for span in {span.span_id: span for span in spans}.values()]
         with self._call(messages, parent=None, links=links):
             return self.handler(messages)

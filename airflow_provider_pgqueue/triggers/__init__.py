@@ -1,1 +1,1 @@
-"""What waits for messages in the triggerer."""
+"""The triggers that wait for messages in the triggerer."""

@@ -101,11 +101,11 @@ class Settler:
     def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
         """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
         try:
-            # What was handled has had its effect: it must not be delivered again because of what came after it, nor
-            # because a first call failed, for example after lock_timeout.
+            # Handled messages have had their effect: a later error must not deliver them again, nor must a first call
+            # that failed, for example after lock_timeout.
             self.settle()
         except (PgQueueError, psycopg.Error) as failed:
-            # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
+            # The first error matters more: SystemExit would become a lost connection, which a worker survives.
             log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
             held = self.lease.held_ids
             ended = {id_: outcome for id_, outcome in self.lease.handled.items() if id_ not in held}
@@ -126,7 +126,7 @@ class _Stopped(BaseException):
 
 
 class _Ended(BaseException):
-    """A call after which no other can follow, for a reason that is not in its messages."""
+    """A call ended the consumer for a reason that is not in its messages."""
 
     def __init__(self, reason: InvalidOutcome | ConnectionFailed) -> None:
         super().__init__()
@@ -171,13 +171,13 @@ class Batch(Settler):
         return following
 
     def _release_rest(self) -> None:
-        """Give back what has no outcome: as no attempt, unless the handler got it."""
+        """Give messages without an outcome back, without an attempt unless the handler got them."""
         lease = self.lease
         if not (held := len(lease.held_ids)):
             return
         try:
             if self._began_all:
-                # Without an attempt they would be the first of the next lease, again and again.
+                # Without an attempt they would come first in each further lease.
                 released = lease.release(
                     details="its handler returned, but it has no outcome: was its id changed?", back_off=True
                 )
@@ -296,7 +296,7 @@ class Batch(Settler):
                 alone = len(ids) == 1
                 self.gather(id_, outcome_of(error, self.on_error) if alone else unfinished(error, self.on_error))
             elif isinstance(error.reason, InvalidOutcome):
-                # None loses an attempt, but others come first next time.
+                # No message loses an attempt, but other messages come first in the next lease.
                 self.gather(id_, Retry(details=str(error.reason), count_attempt=False))
         if not isinstance(error, _Ended):
             self.record(ids)
@@ -348,7 +348,7 @@ class Batch(Settler):
         self.settle_when_due()
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:
-        """Settle all that is left and lease the next messages in one call; None if that cannot be done in one."""
+        """Settle all that is left and lease the next messages in one call; None if one call cannot do both."""
         following = self.lease.exchange(intake, room)
         if following is not None and (lost := self.lease.lost & self._count()):
             _warn_of_lost(LeaseLost(lost))

@@ -1,4 +1,4 @@
-"""What a process holds of one lease: the ids, which are renewed, settled with outcomes, or released."""
+"""The messages of a lease that a process still holds: their ids are renewed, settled with outcomes, or released."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 Outcomes = dict[int, Outcome | None]
-"""By the id of the message; None is success."""
+"""Outcomes by message id; None is success."""
 
 
 class Held:
@@ -119,7 +119,7 @@ class Held:
             held = {id_: outcome for id_, outcome in outcomes.items() if id_ in self._held}
             self._settle(self._conn, held)
         if lost := self.lost.intersection(held):
-            # Another consumer has those messages now, or somebody ended them: nothing that should end a loop.
+            # Another consumer has the lost messages now, or another session ended them, which must not end the loop.
             log.warning("%s; they are delivered again, unless somebody else ended them", LeaseLost(lost).problem)
 
     def ends(self, outcomes: Mapping[int, Outcome | None]) -> Counter[str]:
@@ -158,7 +158,7 @@ class Held:
             text, failure = f"{kind}: {text_of(error)}"[:4000], describe(error)
             self._call(partial(verbs.release, details=text, failure=failure), besides=handled)
         except (PgQueueError, psycopg.Error) as failed:
-            # The error of the caller matters more, and a broken connection is the usual reason for both.
+            # The caller's error matters more, and a broken connection is the usual reason for both errors.
             log.warning(
                 "could not release %s after %s (%s): delivered again when the lease ends",
                 quantity(len(self._held)),
@@ -217,9 +217,9 @@ class Held:
         *,
         besides: Collection[int] = (),
     ) -> int:
-        """Make a call for these, or for all that is held when it is made; return for how many."""
-        # A renewal that ran at the same time would find the messages that are settled here gone, and call them lost;
-        # and another thread may have given some back until then.
+        """Make a call for these ids, or for all ids held by then; return how many it was made for."""
+        # A renewal at the same time would find the messages that are settled here gone, and call them lost. Another
+        # thread may also have given some back by then.
         with self._calling:
             ids = sorted(self._held.difference(besides)) if ids is None else ids
             if ids:
@@ -252,7 +252,7 @@ def _uncounted(token: UUID, ids: Collection[int]) -> Statement[list[int]]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether an outcome may be the reason: the database refused it, or its conversion raised whatever."""
+    """Return whether an outcome may be the reason: the database refused it, or its conversion raised any error."""
     return isinstance(error, InvalidArgument | InvalidMessage) or not isinstance(error, PgQueueError | psycopg.Error)
 
 

@@ -1,4 +1,4 @@
-"""Where a consumer gets its messages: a batch leased by itself, or in the round trip that archives the one before."""
+"""The source of a consumer's messages: leases of a batch, alone or in the call that archives the batch before."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Intake:
         self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
         self._late: list[PGresult] = []
         self.held: UUID | None = None
-        """The token of the messages that somebody got to know last, and gives back after an exception."""
+        """The token of the messages that were handed out last; their holder gives them back after an exception."""
         self._policy: LeasePolicy | None = None
         self._policy_ends = 0.0
 
     def prepare(self) -> None:
-        """Find out, before anything is leased, that the login may do all that a consumer does."""
+        """Check, before anything is leased, that the login may call all functions of a consumer."""
         if self._policy is None:
             require(self.conn, NEEDED, self._queue_name)
 
@@ -101,10 +101,10 @@ class Intake:
 
     @property
     def can_exchange(self) -> bool:
-        """Whether `exchange` is possible, and hinders nobody.
+        """Whether `exchange` is possible, and hinders no other consumer.
 
-        In a transaction of the caller, an error would undo more than the exchange. With a max_leased nobody else can
-        lease until the commit, and that of an exchange waits for the disk.
+        In a transaction of the caller, an error would undo more than the exchange. With a max_leased no other consumer
+        can lease until the commit, and the commit of an exchange waits for the disk.
         """
         return is_alone(self.conn) and not self.policy.counts_leases
 
@@ -123,7 +123,7 @@ class Intake:
         if not self.can_exchange:
             return None
         ids = list(outcomes)
-        # By identity first, which most are: a call for each message takes longer.
+        # Compared by identity first, because most outcomes are plain and a call for each message takes longer.
         special = {
             id_: outcome
             for id_, outcome in outcomes.items()
@@ -138,9 +138,9 @@ class Intake:
         return lost, _messages(found, self._read_json)
 
     def give_back(self) -> None:
-        """After an exception, release messages that were leased and that nobody holds yet, without an attempt.
+        """After an exception, release leased messages that were not handed out yet, without an attempt.
 
-        It may have come from a signal at any time, such as while their rows were read.
+        The exception may have come from a signal at any time, such as while the rows were read.
         """
         late, self._late = self._late, []
         for result in (*late, self._cursor.pgresult):
@@ -206,5 +206,5 @@ def _read_all_json(texts: list[str]) -> list[Any]:
             found: list[Any] = json.loads(f"[{','.join(texts)}]")
             return found
         except (ValueError, RecursionError):
-            pass  # one of them: which one, only reading each can say
+            pass  # one text is unreadable: only reading each of them shows which one
     return [read_json(text) for text in texts]

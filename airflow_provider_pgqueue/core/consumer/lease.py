@@ -211,7 +211,7 @@ class Lease(Held, Sequence[Message]):
         if len(finals) < len(self.handled) or self._token is None:
             return None
         with self._calling:
-            # Nobody began the others, or somebody next to the handler has settled some of these.
+            # The other messages were not begun, or another thread has settled some of the handled ones.
             if self._held != finals.keys():
                 return None
             try:
@@ -219,7 +219,7 @@ class Lease(Held, Sequence[Message]):
             except (PgQueueError, psycopg.Error):
                 if self._conn.closed:
                     raise
-                # The reason, such as an outcome or a queue that is paused now, shows in a call of its own.
+                # Separate calls show the reason, such as a refused outcome or a paused queue.
                 return None
             if exchanged is None:
                 return None

@@ -1,4 +1,4 @@
-"""How many messages are handled together, so that one that ends its process, raises or hangs takes no others along."""
+"""Limits how many messages are handled together, so that a message that kills, raises or hangs affects no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS: Final = 10
 
 
 class Portion:
-    """How many messages to lease next, at most `batch_size`.
+    """The number of messages to lease next, at most `batch_size`.
 
     A message that comes again after a lease that ended without a result may have ended its consumer, as may each of
     those that were leased with it. It is handled in a tenth of a batch, the next time in a hundredth, and alone at its

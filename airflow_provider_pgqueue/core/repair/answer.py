@@ -1,4 +1,4 @@
-"""What a user's function returns for a dead message, checked."""
+"""Checks the values that a repair function returns for dead messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def keep(message: DeadMessage) -> _Word:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What becomes of a dead message: `requeued`, `dismissed`, or why it stays dead: `left`, `invalid`, `raised`."""
+    """The resolution of a dead message: `requeued`, `dismissed`, or why it stays dead: `left`, `invalid`, `raised`."""
 
     outcome: str
     body: Any = KEEP
@@ -97,7 +97,7 @@ def _raised(message: DeadMessage, error: BaseException) -> Resolution:
 
 
 def _is_no_body(said: Any, message: DeadMessage) -> bool:
-    """Return whether this is what a mistaken function returns: a test, an outcome of a consumer, a call not made."""
+    """Return whether a value cannot be meant as a body: a test result, an outcome of a consumer, a call not made."""
     if isinstance(said, bool):
         return not isinstance(message.body, bool)
     return callable(said) or isinstance(said, Success | Rejected | Failed | Retry | Generator | AsyncGenerator)

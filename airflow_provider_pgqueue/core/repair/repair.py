@@ -226,11 +226,11 @@ def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool])
 
 
 def _ids(repair: Repair, connect: Connect) -> list[int]:
-    """Return what is to be done, oldest first, less what an earlier try of this run did."""
+    """Return the ids to repair, oldest first; the limit counts messages that earlier tries of the run resolved."""
     most = repair.max_messages
     if most is not None and (most := most - sum(_done(repair, connect).values())) <= 0:
         return []
-    # What it would leave must not use up the limit: the same messages are the oldest in each run.
+    # Messages that the run would leave must not use up the limit: they are the oldest in each run.
     which = replace(repair.which, max_requeues=None) if most is None else repair.which
     with connect() as conn:
         return run(conn, verbs.dead_ids(which, max_messages=most))

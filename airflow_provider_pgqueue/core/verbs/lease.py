@@ -66,7 +66,7 @@ def archive(
     LeaseLost has the ids of those that were lost; the others are archived.
     """
     arguments = locals() | {
-        # As text, and as one row back: a driver that looks at each of thousands of ids takes longer than the server.
+        # Ids go as one text and return as one row: converting them one by one takes longer than the call.
         "ids": f"{{{','.join(map(str, ids))}}}",
         "details": _text(details),
         "outcomes": outcomes_as_json(outcomes) if outcomes else None,
@@ -91,7 +91,7 @@ def _as_result(outcome: Success | Rejected | Failed) -> str:
             result = "rejected"
         case Failed(details, failure, output):
             result = "failed"
-    # By hand, so that an output that is text already stays as it is.
+    # Assembled by hand, so that an output that is JSON text already stays unchanged.
     text = f'{{"result":"{result}"'
     if details is not None:
         text += f',"details":{to_json(_text(details))}'
