@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and end the process: 0 done, 1 error, 2 wrong usage, 3 done without output, 130 interrupted."""
-    # Here and not above, so that importing a part of the command line does not load all of it.
+    # Imported here so that importing a part of the command line does not load all of it.
     from airflow_provider_pgqueue.cli.program import run_program
     from airflow_provider_pgqueue.core.unseen import escape_unencodable
 

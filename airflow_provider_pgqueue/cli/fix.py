@@ -1,4 +1,4 @@
-"""What helps against an error, in commands of this program: in place of the SQL that other callers are told."""
+"""Replaces the SQL in the fix of an error by the command of this program that does the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from airflow_provider_pgqueue.cli.text import printable_lines
 
-# What the database says to every caller, and the command for it.
+# SQL in the fixes of the database, and the command that does the same.
 _COMMANDS: Final = tuple(
     (re.compile(r"(?:SELECT (?:\* FROM )?)?messages\." + call), command)  # noqa: S608 a pattern
     for call, command in {

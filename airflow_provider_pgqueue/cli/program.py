@@ -84,7 +84,7 @@ def run_program(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(error: BaseException, settings: Settings) -> int:
-    """Say in one line on stderr what ended a command, without what may quote a body, and return its exit status."""
+    """Print the error that ended a command in one line on stderr, without any body, and return the exit status."""
     match error:
         case KeyboardInterrupt():
             return 130
@@ -114,7 +114,7 @@ def _refused(error: click.ClickException) -> int:
 def _print_text(text: str) -> None:
     from airflow_provider_pgqueue.cli.text import print_text
 
-    # Where stderr cannot be written either, the exit status is all that is left.
+    # If stderr cannot be written either, only the exit status is left.
     with suppress(OSError):
         print_text(text, err=True)
 

@@ -137,7 +137,7 @@ def publish(
                 place = batch[-1].place
         except BaseException:
             if place and not one_transaction:
-                # Whoever repeats the command would publish them twice.
+                # Repeating the whole command would publish these messages twice.
                 print_text(f"published {quantity(published)} to {queue}, up to {place}, before this error:", err=True)
             raise
     seconds = time.monotonic() - started
@@ -149,7 +149,7 @@ def publish(
         "per_second": round(published / max(seconds, 0.001), 1),
     }
     others = f" and found {quantity(duplicates, 'duplicate')}" if duplicates else ""
-    # Of one message the rate is that of the connection.
+    # The rate of a single message would be that of opening the connection.
     took = f" in {seconds:.2f} s ({rate(published, seconds)})" if published + duplicates > 1 else ""
     show_done(
         settings,

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core.query import query
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = ("queue_name", "paused", "max_attempts", "lease_for", "notify", "max_leased", "retention")
-# Of each option of the policy: its type, and the default of `messages.create_queue`, which fills in what is not given.
+# For each option of the policy, its type and the default of `messages.create_queue`, which applies if it is not given.
 _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--max-attempts": (int, "15"),
     "--lease-for": (duration, "5m"),

@@ -1,4 +1,4 @@
-"""What every command takes: where the database is and how to print."""
+"""The options of every command: the database and the form of the output."""
 
 from __future__ import annotations
 

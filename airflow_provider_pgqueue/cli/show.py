@@ -1,4 +1,4 @@
-"""What is recorded: the life of a message, and messages that wait or have a state or reference."""
+"""Shows the life of a message, and messages that wait or have a state or reference."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def web(settings: Settings, port: int, base_url: str, read_only: bool) -> None:
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
-        # So that the address works as soon as it is printed.
+        # Listen before the address is printed, so that it works at once.
         listening.listen()
         address = f"{base_url or f'http://127.0.0.1:{listening.getsockname()[1]}'}/{token}/"
         show_line(settings, {"address": address}, f"The queues are at {address}")

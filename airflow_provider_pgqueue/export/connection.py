@@ -1,4 +1,4 @@
-"""Where the queue is, as a value that can be sent to other processes, and the sessions that they open to it."""
+"""The database of the queue as a value that can be sent to other processes, and the sessions that they open."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def rows(conn: Any, statement: str, schema: pa.Schema, *, given: str = "") -> It
             for batch in cursor.fetch_record_batch():
                 yield batch.cast(schema)
     except (adbc.Error, pa.ArrowException, OSError) as error:
-        # Not as the cause: its text has the whole statement, with the values in its conditions.
+        # The error is not kept as the cause: its text has the whole statement, with the values in its conditions.
         raise translated(error, given) from None
 
 
@@ -202,7 +202,7 @@ def reading(conn: Any, isolation: str = "READ COMMITTED") -> Iterator[Any]:
 def translated(error: Exception, given: str = "") -> PgQueueError:
     """Return the error of the tree for one of the Arrow driver, or of Arrow in the middle of a result."""
     said = re.search(r"(ERROR|FATAL): +(.*)", str(error))
-    # What a row has stands in quotes, in those of some language.
+    # Values of a row stand in quotes, whose form depends on the language of the server.
     text = re.sub('["«»„“].*', "…", said[2]) if said else "the connection broke"
     if getattr(error, "sqlstate", None) == "42501":
         group = lacking(text, "reader")

@@ -65,7 +65,7 @@ _Done = TypeVar("_Done")
 
 
 class ForEach(Protocol):
-    """How work is shared out, to the threads of this process or to the tasks of Spark."""
+    """Shares work out to the threads of this process or to the tasks of Spark."""
 
     def __call__(self, items: Sequence[_Item], work: Callable[[_Item], _Done], doing: str = "") -> list[_Done]:
         """Return what the work returns for each item, in their order.
@@ -149,7 +149,7 @@ class Exporter:
     def _tidy(self, found: Mapping[str, list[str]]) -> None:
         """Remove what a killed export left of partitions that this run does not export."""
         for name, paths in found.items():
-            # Of one export all files have its name at their end.
+            # All files of an export end with its name.
             if len({path.rpartition("-")[2] for path in paths}) > 1:
                 with self._alone(name):
                     try:
@@ -279,7 +279,7 @@ class Exporter:
             found = partitions_to_export(conn, names=[partition.name])
             if not found:
                 raise PartitionGone(partition.name)
-            # As it is now: of one that takes messages, more than before are there.
+            # Read again, because a partition that still takes messages has more of them by now.
             (partition,) = found
             manifest, staged = self._stage_chunks(partition)
             if partition.version(conn) == manifest.version:
@@ -298,7 +298,7 @@ class Exporter:
         database, target, chunks = self.database, self.target, partition.chunks()
 
         def log_progress() -> None:
-            # What the tasks wrote is all that is seen of them before they end.
+            # Until the tasks end, only the files that they have written show their progress.
             found = target.files_in(folder)
             begun = len({info.base_name.partition("-")[0] for info in found})
             megabytes = sum(info.size for info in found) / 1e6

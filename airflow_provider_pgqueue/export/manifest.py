@@ -1,4 +1,4 @@
-"""What an export leaves in its target: Parquet files, and manifests that say which of them are valid.
+"""The content of a target of exports: Parquet files, and manifests that name the valid ones.
 
 Each manifest names the files of one partition; a file that none names does not count.
 """
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _FORMAT: Final = 1
 _MANIFESTS: Final = "_manifests"
 _DATA_FILE: Final = re.compile(r"(?P<partition>.+)-\d{5,}-[0-9a-f]{32}\.parquet")
-# What Spark escapes in the names of folders too; it leaves the rest of Unicode alone.
+# The characters that Spark escapes in the names of folders; it leaves the rest of Unicode alone.
 _SPECIAL: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 TYPES: Final = {
     "bigint": pa.int64(),
@@ -97,7 +97,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What was exported of a partition, all of it or nothing; `columns` are those of the archive with their types."""
+    """The export of one whole partition; `columns` are the columns of the archive with their types."""
 
     partition: str
     oid: int
@@ -111,12 +111,12 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """How large all files are."""
+        """The size of all files."""
         return sum(file.bytes for file in self.files)
 
     def to_json(self) -> str:

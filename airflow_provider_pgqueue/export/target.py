@@ -48,7 +48,7 @@ class Target:
 
     @property
     def base(self) -> str:
-        """What the paths of its files begin with for other programs: a path on this machine, else a URI."""
+        """The prefix of the paths of its files for other programs: a path on this machine, else a URI."""
         return (self.folder.base_path if self.is_local else shown(self.uri)).rstrip("/")
 
     def files_in(self, folder: str) -> list[FileInfo]:

@@ -1,1 +1,1 @@
-"""What the provider adds to Airflow's own processes."""
+"""The parts of the provider that run in Airflow's own processes."""

@@ -1,4 +1,4 @@
-"""What Airflow loads in each of its processes."""
+"""The plugin, which Airflow loads in each of its processes."""
 
 from __future__ import annotations
 

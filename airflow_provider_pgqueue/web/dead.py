@@ -48,14 +48,14 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "results": DEAD_RESULTS,
         # A field for a time takes no time zone.
         "asked": asked | {key: (which[key] or "")[:19] for key in ("since", "until")},
-        # What was counted is what is done.
+        # The action takes exactly the messages that were counted.
         "counted": asked | {"since": which["since"] or "", "until": found["until"].isoformat()},
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an action is that takes more messages than one transaction should."""
+    """The progress of an action that takes more messages than fit into one transaction."""
 
     asked: int
     done: int = 0

@@ -1,4 +1,4 @@
-"""What somebody wrote into a field of a form or into an address: strangers write these too."""
+"""Reads the fields of forms and addresses, which strangers may write too."""
 
 from __future__ import annotations
 

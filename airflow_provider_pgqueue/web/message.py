@@ -1,4 +1,4 @@
-"""One message: its life from publish to the end, and what is in it for those who may see that."""
+"""One message: its life from publish to the end, and its body for users who may see it."""
 
 from __future__ import annotations
 

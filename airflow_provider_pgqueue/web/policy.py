@@ -23,7 +23,7 @@ _CHOICES: Final = {
     "on_dead_head": ("block", "skip"),
 }
 EMPTY: Final = {"retention": "forever", "fair_by": "no turns"}
-"""What an empty field means; no limit where it is not here."""
+"""The meaning of an empty field by column; in other columns it means no limit."""
 
 
 def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:

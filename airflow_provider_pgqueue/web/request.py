@@ -1,4 +1,4 @@
-"""What every route of the page has: a connection, who is asking, and where links of a run lead."""
+"""The context of every route of the page: a connection, the person, and the targets of links."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who is asking: everybody reads, and whoever `may_act` changes queues and sees what is in messages.
+    """The person of a request: every person reads, and one who `may_act` changes queues and sees bodies.
 
-    `lacks` says to the others, in a sentence, what they would need.
+    `lacks` is a sentence for other persons on the missing right.
     """
 
     name: str
@@ -55,7 +55,7 @@ def task_of(name: str) -> Task | None:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where names of this page lead outside of it; None leaves them text.
+    """The targets of names outside of the page; None shows a name as text.
 
     `run` takes a DAG and a run, `login` the path to return to.
     """

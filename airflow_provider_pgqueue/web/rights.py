@@ -1,4 +1,4 @@
-"""What somebody may do on the page: as Airflow says of the person, and PostgreSQL of the login of the connection."""
+"""The rights of a user on the page: those of the person in Airflow, and those of the login in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.web.section import Refused, part, rows_of
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the login of the connection lacks to change a queue: by verb, the SQL that an admin runs to grant it."""
+    """The missing rights of the login of the connection: by verb, the SQL with which an admin grants it."""
 
     fixes: Mapping[str, str] = field(default_factory=dict)
 

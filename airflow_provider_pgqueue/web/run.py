@@ -1,4 +1,4 @@
-"""What a DAG, a run of it or a task has to do with the queues: the messages that it has, and those that it published.
+"""The messages of a DAG, of a run of it or of a task: the messages that it has, and the messages that it published.
 
 Airflow shows these pages as a tab of the DAG, the run and the task instance.
 """

@@ -1,4 +1,4 @@
-"""What an error of Spark means to whoever started a pipeline: the error of the queue in it, or a fix."""
+"""Explains errors of Spark to the user of a pipeline: by the error of the queue in them, or by a fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSTALLED: Final = frozenset(
 )
 _OWN: Final = __name__.partition(".")[0]
 _SAME_RUN: Final = "The same --run-id continues with what is left."
-# What the text of an error says, what that is, and the fix. The first that is found counts.
+# A pattern of the text of an error, its meaning, and the fix. The first match counts.
 _KNOWN: Final = (
     (
         "Cannot run program|PYTHON_VERSION_MISMATCH|different (minor )?version",

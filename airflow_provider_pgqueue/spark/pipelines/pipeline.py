@@ -1,4 +1,4 @@
-"""What the pipelines share: the run and its place in the ledger, work in the tasks of Spark, and the log."""
+"""The common part of the pipelines: the run and its record, work in the tasks of Spark, and the progress log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What the signatures of the pipelines have in common. It stays on the driver: tasks get the database."""
+    """The common arguments of the pipelines. They stay on the driver: tasks get only the database."""
 
     spark: SparkSession
     pipeline: str

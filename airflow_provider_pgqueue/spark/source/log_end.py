@@ -1,4 +1,4 @@
-"""How far a query has read the archive as a log, where the log ends, and who holds the end back.
+"""The position of a query in the archive as a log, the end of the log, and the transaction that holds the end back.
 
 A place in the log is the number of a transaction: everything that transactions before it archived lies before it.
 """
@@ -42,7 +42,7 @@ USUAL_PACE: Final = LogPace()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """What a checkpoint holds: a place, the database that it belongs to, and what was gone when the query began.
+    """The content of a checkpoint: a place, its database, and the last removal before the query began.
 
     :param removals: the number of the last removal before that. What a later one took behind the place is lost.
     :param since: where the batch begins. Spark stores the start of every batch but the first, and asks for that again.
@@ -63,7 +63,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """Where the log ends now, and what is gone of it: the row of `messages.archive_log_end()`."""
+    """The current end of the log and its removals: the row of `messages.archive_log_end()`."""
 
     system: str
     horizon: int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
-# What to do instead, and the options of Kafka, JDBC and files that it answers.
+# The fix for options of Kafka, JDBC and files that this source does not take.
 _INSTEAD: Final = {
     "Use maxMessagesPerTrigger.": "maxOffsetsPerTrigger maxRecordsPerTrigger maxFilesPerTrigger",
     "Use numPartitions.": "minPartitions",

@@ -69,7 +69,7 @@ class RangeReader(DataSourceReader):
                 conn.read_only = True
                 with conn.transaction():
                     self._check_where(conn)
-                    # What cuts the archive is a text: the bounds of its partitions.
+                    # The bounds of the partitions, which cut the archive, are texts.
                     conn.execute("SET LOCAL DateStyle = 'ISO'")
                     planned = self._plan(conn)
                     given.check_queues(conn, self.queues)

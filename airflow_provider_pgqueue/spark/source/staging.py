@@ -54,7 +54,7 @@ _RULES: Final = {
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What an attempt tells the driver: under which number it put how many rows of a partition, and in which stage."""
+    """The commit message of an attempt: its number, the stage, the partition and the number of staged rows."""
 
     stage_id: str
     partition: int
@@ -62,7 +62,7 @@ class StagedRows(WriterCommitMessage):
     rows: int
 
     def winner(self) -> dict[str, int]:
-        """Return what PostgreSQL has to know to publish them."""
+        """Return the fields with which PostgreSQL publishes the rows."""
         return {"partition": self.partition, "attempt": self.attempt, "rows": self.rows}
 
 

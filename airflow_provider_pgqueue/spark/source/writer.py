@@ -159,7 +159,7 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
 
 @lru_cache
 def _check(database: Database, options: PublishOptions) -> None:
-    """Say at once, on the driver, what the tasks would find out after a minute of trying, or the commit at the end."""
+    """Raise at once, on the driver, errors that the tasks would find after a minute, or the commit at the end."""
     with database.connect(check_schema=True) as conn:
         good = options.dedup_window is None
         with suppress(psycopg.DataError):

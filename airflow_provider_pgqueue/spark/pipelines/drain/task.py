@@ -260,7 +260,7 @@ class TableLease(Held):
 
     @cached_property
     def table(self) -> pa.Table:
-        """What a function gets."""
+        """The table that the function gets."""
         # Made when it is asked for, because the lease is renewed by then: the imports for the first table take long.
         return pa.table(self._columns, schema=_MESSAGES)
 
