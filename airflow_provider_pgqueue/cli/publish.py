@@ -189,7 +189,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Mapping[st
 
 @contextmanager
 def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line]]:
-    """Give the bodies; of a file with a bar of what was read so far, if somebody is watching."""
+    """Give the bodies; for a file on a terminal, with a progress bar."""
     if message is not None:
         yield iter([read_message(message)])
         return
@@ -208,7 +208,7 @@ def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line
 
 
 def _size(source: BinaryIO) -> int:
-    """Return how much there is to read; 0 if nobody knows, as of a pipe."""
+    """Return the number of bytes to read; 0 if it is unknown, as for a pipe."""
     try:
         return os.fstat(source.fileno()).st_size
     except OSError:

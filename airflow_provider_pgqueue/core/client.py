@@ -79,7 +79,7 @@ def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
     """Cancel the statement that an exception left running; return its results, in case it had finished already.
 
     The driver does so after KeyboardInterrupt and SystemExit, but not after what another signal raises, such as
-    AirflowTaskTimeout: no call over the connection would succeed any more, and nobody would read what this one did.
+    AirflowTaskTimeout: no further call over the connection would succeed, and the results of this one would be lost.
     """
     if not _is_running(conn):
         return []
@@ -145,7 +145,7 @@ def _translated(
 def require(conn: psycopg.Connection[Any], functions: Sequence[str], queue_name: str | None = None) -> None:
     """Raise PermissionDenied, with the statement that grants it, for the first of the functions that is refused.
 
-    Whoever leases messages and may not archive them would hold them until the lease ends.
+    A login that leases messages but may not archive them would hold them until the lease ends.
     """
     for (name,) in fetch(conn, tuple_row, query("refused_function"), {"functions": list(functions)}):
         problem = f"permission denied for function {name}"
@@ -153,7 +153,7 @@ def require(conn: psycopg.Connection[Any], functions: Sequence[str], queue_name:
 
 
 def is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Return whether the next statement is a transaction of its own: not the caller's, nor part of a pipeline."""
+    """Return whether the next statement is a transaction of its own: outside of the caller's, and of a pipeline."""
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
     return alone and pgconn.pipeline_status == PipelineStatus.OFF

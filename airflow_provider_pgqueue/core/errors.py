@@ -65,7 +65,7 @@ class PgQueueError(Exception):
         return _again, (type(self), self.args), self.__dict__
 
     def at(self, place: str) -> None:
-        """Put first where it happened, for whoever uses several databases or queues."""
+        """Prefix the problem with its place, for callers with several databases or queues."""
         self.problem = f"{place}: {self.problem}"
         self.args = (f"{place}: {self}",)
 

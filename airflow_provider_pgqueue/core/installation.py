@@ -217,7 +217,7 @@ def _migrate(conn: Connection, roles: bool | None) -> list[int]:
         try:
             applied = migrate(conn)
         except PermissionDenied as error:
-            # The usual fix, a group role, lets nobody install.
+            # The usual fix, a group role, does not allow an installation.
             cause = error.__cause__
             hint = cause.diag.message_hint if isinstance(cause, psycopg.Error) else error.fix
             raise PermissionDenied(error.problem, hint or _MAY_INSTALL) from error

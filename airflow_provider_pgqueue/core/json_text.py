@@ -107,7 +107,7 @@ def has_nul(text: str) -> bool:
 def _place(body: Any) -> str:
     """Return where in a body the first part is that is not JSON: `, at .lines[3].price`; nothing if it is all of it.
 
-    A key that is not a plain name may be somebody's data, and is named by its number.
+    A key that is not a plain name may be private data, so its number stands for it.
     """
     path = ""
     while len(path) < _LONGEST_PATH and (found := next(filter(_is_refused, _parts(body)), None)):

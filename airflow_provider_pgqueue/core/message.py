@@ -119,7 +119,7 @@ class ReadyQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedQueue:
-    """A queue for which nobody should wait: it is `paused`, or there is none of this name that the login may see."""
+    """A queue that no consumer should wait for: it is `paused`, or the login sees no queue of this name."""
 
     queue_name: str
     paused: bool
@@ -129,7 +129,7 @@ class ClosedQueue:
 
     @property
     def problem(self) -> str:
-        """Why nothing comes from the queue."""
+        """Why no messages come from the queue."""
         why = "is paused" if self.paused else "does not exist, or this login may not see it"
         return f"queue {self.queue_name!r} {why}"
 

@@ -213,7 +213,7 @@ class Worker:
         return self._poll_seconds if next_in is None else min(next_in.total_seconds(), self._poll_seconds)
 
     def _finish_lease(self, conn: psycopg.Connection[Any]) -> None:
-        """Settle what was handled under a lease whose connection broke, and release what nobody had begun."""
+        """Settle the handled messages of a lease whose connection broke, and release those that were not begun."""
         if self._lease is not None and (held := self._lease.held):
             lease = self._lease
             lease.give_back(conn)

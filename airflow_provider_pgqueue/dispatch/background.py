@@ -61,7 +61,7 @@ class Background(Generic[T]):
 
 
 def loaded(thing: Any) -> dict[str, Any]:
-    """Return the fields that an object has in memory: to ask for another may make SQLAlchemy use somebody's session."""
+    """Return the fields that an object has in memory: SQLAlchemy may load any other field in a session of Airflow."""
     fields: dict[str, Any] = vars(thing)
     return fields
 

@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.verbs import Statement
 log = logging.getLogger(__name__)
 
 _NAME: Final = "pgqueue"
-_SPARE: Final = 2  # connections that are left to the driver and to whoever looks at the server
+_SPARE: Final = 2  # connections that are left to the driver and to administrators
 # The server names no SQLSTATE to a client that it refuses. The last one is PgBouncer's.
 _NO_ROOM: Final = re.compile("too many (clients|connections)|connection slots are reserved|no more connections allowed")
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
@@ -61,7 +61,7 @@ class Database:
     ) -> psycopg.Connection[Any]:
         """Return a new autocommit session, as `core.connect` does, and wait up to a minute while all are taken.
 
-        :param patient: wait whatever the reason is. Tasks do: the driver has been connected, so it is temporary.
+        :param patient: wait for any reason. Tasks do: the driver has been connected, so the reason is temporary.
         """
 
         def open_one() -> psycopg.Connection[Any]:
@@ -87,7 +87,7 @@ class Database:
         """Open an ADBC session in autocommit mode, patiently; ConnectionFailed if none can be opened for a minute."""
         import adbc_driver_postgresql.dbapi as adbc
 
-        # Arrow's strings are UTF-8, whatever the encoding of the database is.
+        # Arrow's strings are UTF-8, also if the encoding of the database is another.
         given = DEFAULTS | parameters(self._conninfo) | {"application_name": application_name} | ENCODING
         given.pop("prepare_threshold", None)
 
@@ -190,7 +190,7 @@ def reading(conn: Any, isolation: str = "READ COMMITTED") -> Iterator[Any]:
     """Open a read-only transaction of an ADBC session, and a cursor in it. After an error, close the session.
 
     The driver sends each statement in two steps, between which a pooler in transaction mode may give the session to
-    somebody else; but not BEGIN and COMMIT, if it is told to make them itself.
+    another client. BEGIN and COMMIT are safe if the driver sends them itself.
     """
     conn.adbc_connection.set_autocommit(False)
     with conn.cursor() as cursor:

@@ -183,7 +183,7 @@ class Exporter:
     def _alone(self, name: str) -> Iterator[Connection]:
         """Wait until no other export works on the partition, and keep the others waiting.
 
-        The lock is of a transaction that stays open and does nothing else: a pooler leaves its session to nobody else.
+        The lock belongs to a transaction that stays open and does nothing else, so a pooler keeps its session for it.
         It has no number and no snapshot, so that it holds back neither the vacuum nor the log.
         """
         with self.database.connect(NAME) as conn:

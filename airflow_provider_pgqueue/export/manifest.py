@@ -90,7 +90,7 @@ class File:
     bytes: int
 
     def __post_init__(self) -> None:
-        # A checksum keeps nobody from writing a manifest, and the files that an older one names are removed.
+        # A checksum does not prevent a forged manifest, and the files that an older manifest names are removed.
         if {"", ".", ".."} & set(str(self.path).split("/")):
             raise ValueError(f"path {self.path!r} leads out of the target")
 
@@ -166,7 +166,7 @@ class Manifest:
             ) from error
 
     def save(self, target: Target) -> None:
-        """Make the export of the partition valid, all at once: nobody ever sees half of a manifest."""
+        """Make the export of the partition valid at once: no reader ever sees half of a manifest."""
         path, staged = manifest_path(self.partition), f"{staging_folder(self.partition)}/manifest.json"
         target.folder.create_dir(staging_folder(self.partition), recursive=True)
         with target.folder.open_output_stream(staged) as stream:
@@ -221,7 +221,7 @@ def files_by_partition(target: Target) -> dict[str, list[str]]:
 
 
 def _escaped(name: str) -> str:
-    """Return a name that is one segment of a path, whatever it has in it; an empty one as Hive writes NULL."""
+    """Return any name as one segment of a path; an empty name as Hive writes NULL."""
     if name in (".", ".."):
         return name.replace(".", "%2E")
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name) or "__HIVE_DEFAULT_PARTITION__"

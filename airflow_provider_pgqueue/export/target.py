@@ -1,4 +1,4 @@
-"""The folder that an export goes to, on whatever file system it is."""
+"""The folder that an export goes to, on any file system."""
 
 from __future__ import annotations
 

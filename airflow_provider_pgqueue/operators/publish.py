@@ -192,8 +192,8 @@ class PublishTask(QueueTask):
         self._check_together()
         task = task_of(context)
         self.reference = task if self.reference == _OF_THE_TASK else self.reference
-        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Whoever
-        # clears a task raises its max_tries, and wants it to publish; one that continues finds what it began.
+        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Clearing a
+        # task raises its max_tries, and should publish again; a task that continues finds the batches that it began.
         of_task = f"{task}/{context['ti'].max_tries}" if self.one_transaction else task
         self._dedup_key = of_task if self._key_is_of_task else self.dedup_key
         self._headers = {**(headers_of(context) if self.origin else {}), **(self.headers or {})}

@@ -1,4 +1,4 @@
-"""Puts the page together: whoever asks is known before any route runs, and every error is a page."""
+"""Puts the page together: the person is known before any route runs, and every error is a page."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def make_app(
     :param links: where names of DAG runs and tasks lead.
     :param base_url: the address at which browsers reach the server, if they do through a proxy.
     """
-    # No page of the framework's own: those load scripts from elsewhere. No redirect of its own: it would lead to the
-    # host that a proxy asked for.
+    # FastAPI's own pages load scripts from other hosts, and its own redirects lead to the host that a proxy asked for.
     app = FastAPI(
         docs_url=None,
         redoc_url=None,

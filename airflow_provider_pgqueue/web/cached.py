@@ -70,7 +70,7 @@ class Shared:
         return kept.value
 
     def forget(self) -> None:
-        """Forget every result, because somebody changed something."""
+        """Forget all results after a change."""
         with self._lock:
             self._kept.clear()
 

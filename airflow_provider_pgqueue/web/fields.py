@@ -49,7 +49,7 @@ def value(name: str, written: str, kind: str) -> Any:
 
 
 def whole_number(written: str, digits: int = 18) -> int | None:
-    """Return what somebody wrote as a whole number, of at most so many digits; None if it is none."""
+    """Return the text of a field as a whole number of at most so many digits; None if it is not a number."""
     significant = written.lstrip("0") or "0"
     good = written.isascii() and written.isdecimal() and len(significant) <= digits
     return int(significant) if good else None

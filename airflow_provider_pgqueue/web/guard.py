@@ -62,7 +62,7 @@ def vouched(request: Request, path: str, **said: Any) -> dict[str, Any]:
 
 
 def is_vouched(request: Request) -> bool:
-    """Return whether an action led to this address: anybody can write one, and nobody can sign it."""
+    """Return whether an action led to this address: anyone can write an address, but only this page can sign it."""
     said = dict(request.query_params)
     until, signature = said.pop("until", ""), said.pop("by", "")
     if not until.isdecimal() or len(until) > 11 or int(until) < time.time():

@@ -1,4 +1,4 @@
-"""Templates, and how values are shown in them: whatever strangers wrote is text, and cannot turn the text around it."""
+"""Templates, and the values in them: text of strangers is escaped, and cannot reorder the text around it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
 
 
 def error_page(request: Request, status: int, problem: str, fix: str | None = None) -> HTMLResponse:
-    """Return a page that says what is wrong and how to fix it; a login for whoever is not known."""
+    """Return a page with the problem and the fix, and for an unknown person a link to the login."""
     unknown = status in (401, 403) and not hasattr(request.state, "person")
     login = site_of(request).links.login(_asked(request)) if unknown else None
     return page(request, "error.html", status, problem=problem, fix=fix, code=status, login=login)
@@ -87,7 +87,7 @@ def _environment() -> Environment:
 
 
 def number(given: int | float | None) -> str:
-    """Return a number with its thousands apart, and a plus where there are more; a dash for one that nobody counted."""
+    """Return a number with its thousands apart, and a plus where there are more; a dash for an unknown number."""
     if given is None or (isinstance(given, AtLeast) and not given.counted):
         return NONE
     if isinstance(given, float) and given < 10:

@@ -92,7 +92,7 @@ def _ask(site: Site, statement: Statement[T]) -> T:
 
 
 def needs(queue: QueueStatus) -> list[str]:
-    """Return why somebody should look at a queue, most pressing first; health() warns at the same bounds."""
+    """Return why a queue needs attention, most pressing first; health() warns at the same bounds."""
     found = []
     if queue.oldest_age is not None and queue.oldest_age > _LATE:
         found.append("late")

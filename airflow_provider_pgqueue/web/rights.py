@@ -26,7 +26,7 @@ class Rights:
         return cls() if isinstance(rows, Refused) else cls({row["verb"]: row["fix"] for row in rows})
 
     def may(self, person: Person, *verbs: str) -> bool:
-        """Return whether somebody may do any of this."""
+        """Return whether the person may call any of these verbs."""
         return person.may_act and not all(verb in self.fixes for verb in verbs)
 
     def lacks(self, person: Person) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page without Airflow: on the loopback, for whoever has its address.
+"""The page without Airflow: on the loopback, for the users who have its address.
 
 A browser gives a cookie to all ports of a host, so the secret is a part of the path, which it gives to one alone.
 """
@@ -34,7 +34,7 @@ def make_alone(connect: Connect, token: str, *, may_act: bool, base_url: str = "
 
 
 class _Below:
-    """Lets in whoever knows the token, and tells the others nothing."""
+    """Admits requests with the token, and gives others no information."""
 
     def __init__(self, app: Any, token: str, hosts: set[str]) -> None:
         self._app, self._token, self._hosts = app, token, hosts
@@ -43,7 +43,7 @@ class _Below:
         root = scope.get("root_path", "").rstrip("/")
         given = scope["path"].removeprefix(root).removeprefix("/").partition("/")[0]
         app = self._app
-        # Another site can let a name of its own lead to this machine, and then the browser asks for that name.
+        # Another site can point a name of its own at this machine, and then the browser sends that name as the host.
         if Request(scope).url.hostname not in self._hosts:
             app = _refusal(403, "This page is for 127.0.0.1 and localhost. Behind a proxy it needs --base-url.")
         elif not hmac.compare_digest(given.encode(), self._token.encode()):

@@ -152,7 +152,7 @@ class Batch(Settler):
     """The connection, unless a transaction of the caller is open on it."""
 
     def work(self, intake: Intake, *, room: int, stop: Callable[[], bool]) -> list[Message] | None:
-        """Handle all messages until `stop` returns True, settle them, and give back what nobody began.
+        """Handle messages until `stop` returns True, settle them, and give back those that were not begun.
 
         Returns the next messages, up to `room`, if they could be leased in the same call, else None.
         """
@@ -164,7 +164,7 @@ class Batch(Settler):
             if following is None:
                 self._release_rest()
         except BaseException as error:
-            # Messages that nobody began must not lose an attempt, and none must if the reason is not in these messages.
+            # Messages that were not begun must lose no attempt, nor any message if the reason is not in these messages.
             blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
             self.wind_up(error, begun=() if blameless else self.lease.in_hand)
             raise
@@ -212,7 +212,7 @@ class Batch(Settler):
     def _each(self, handle: Handler, messages: list[Message], stop: Callable[[], bool]) -> None:
         lease = self.lease
         for message in messages:
-            # Set first: if the loop is stopped in between, the message must not count as one that nobody began.
+            # Set first: if the loop is stopped in between, the message must count as begun.
             lease.in_hand = {message.id}
             if stop():
                 lease.in_hand = set()
@@ -288,7 +288,7 @@ class Batch(Settler):
         self.record([message.id for message in piece])
 
     def _gather_ended(self, ids: list[int], error: BaseException) -> None:
-        """Settle the messages of a call that ends the consumer, where nobody knows which of them is to blame."""
+        """Settle the messages of a call that ends the consumer, any of which may be the reason."""
         if isinstance(error, KeyboardInterrupt):
             return
         for id_ in ids:

@@ -15,7 +15,7 @@ A = TypeVar("A")
 
 
 class TimeIsUp(Exception):
-    """A call took longer than `limit`; it continues in a thread that nobody waits for.
+    """A call took longer than `limit`; it continues in a thread that is no longer waited for.
 
     `hanging` is the number of messages whose own calls continue like that.
     """

@@ -36,7 +36,7 @@ class Lease(Held, Sequence[Message]):
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unstored` has the ids whose
     outcome could not be stored, so that they were archived as failed. The holder may record in `in_hand` the ids that
     it is handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
-    that the last renewal may be undone, because a transaction of somebody else was open on the connection.
+    that the last renewal may be undone, because a transaction of the handler was open on the connection.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long

@@ -186,7 +186,7 @@ class Loop:
             with obeying(self._intake.conn, stop):
                 self._handle_batches(inf if max_messages is None else max_messages, stop)
         except BaseException:
-            # Messages that were leased and that nobody holds yet go back without an attempt.
+            # Leased messages that were not handed out yet go back without an attempt.
             self._intake.give_back()
             raise
         finally:
@@ -212,7 +212,7 @@ class Loop:
             self._log_progress()
 
     def _batch(self, messages: list[Message]) -> Batch:
-        """Return messages that nobody has begun, under a lease that is renewed from now on."""
+        """Return a batch of messages under a lease that is renewed from now on."""
         # Started only when there is a message, because most polls of a worker find none.
         policy = self._intake.policy
         consumer, conn, limit = self._consumer, self._intake.conn, policy.handler_timeout

@@ -24,7 +24,7 @@ def dispatch_messages(
 ) -> Statement[list[Dispatch]]:
     """Lease messages for runs of a DAG, record a dispatch for each run, and return those; the caller starts the runs.
 
-    At most `max_open` dispatches of a queue and DAG are open at once, whoever dispatches. Their leases last
+    At most `max_open` dispatches of a queue and DAG are open at once, from all dispatchers. Their leases last
     `lease_for` from the last time that anybody saw the run alive. `on_failure` says what a failed run does to its
     messages: `retry` after the back-off until their last attempt, or `fail`. Raises QueuePaused for a paused queue.
     """
@@ -50,7 +50,7 @@ def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
 
 
 def overdue_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
-    """Return the dispatches among these that nobody has renewed for as long as their lease lasts."""
+    """Return those of the dispatches that were not renewed for as long as their lease lasts."""
     return Statement("overdue_dispatches", locals(), column)
 
 

@@ -133,8 +133,8 @@ def release_messages(
     """End the leases of some messages, or of a consumer that is gone, and return the ids of those that were leased.
 
     The attempt counts: one of the messages may be why the consumer is gone. `holder` is its `locked_by`, or the
-    beginning of that up to a slash; to find its leases, this reads the whole queue. Whoever still works under such a
-    lease has lost it.
+    beginning of that up to a slash; to find its leases, this reads the whole queue. A consumer that still works under
+    such a lease has lost it.
     """
     return Statement("release_messages", locals(), column)
 
@@ -142,7 +142,7 @@ def release_messages(
 def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:
     """Archive messages as `cancelled`, whether they wait or are leased, and return the ids of those.
 
-    Whoever works on one has lost it, and learns it when it extends the lease or archives the message. A cancelled
+    A consumer that works on one has lost it, and learns so when it extends or archives the message. A cancelled
     message is not dead, the next of its group follows, and its dedup key can be used again.
     """
     return Statement("cancel", locals(), column)

@@ -1,4 +1,4 @@
-"""Publishing to whatever queues a topic reaches."""
+"""Publishing to the queues that a topic reaches."""
 
 from __future__ import annotations
 

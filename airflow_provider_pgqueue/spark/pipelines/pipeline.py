@@ -119,7 +119,7 @@ class Pipeline:
 
         def log_progress() -> None:
             said = ""
-            if not is_remote():  # over Spark Connect nobody sees the tasks
+            if not is_remote():  # Spark Connect does not show the tasks
                 tracker = self.spark.sparkContext.statusTracker()
                 stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_))]
                 done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

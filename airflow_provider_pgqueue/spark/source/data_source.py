@@ -93,7 +93,7 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def _use_own_python(spark: SparkSession) -> None:
-    """Let a local Spark start this Python for its workers, unless somebody said which; else it takes some `python3`."""
+    """Let a local Spark start this Python for its workers unless another is set; by default it takes any `python3`."""
     if "PYSPARK_PYTHON" not in os.environ and not spark.sparkContext.getConf().contains("spark.pyspark.python"):
         spark.sparkContext.pythonExec = sys.executable
 

@@ -88,8 +88,8 @@ class RangeReader(DataSourceReader):
     def statement(self, *more: sql.Composable) -> str:
         """Return the SELECT of the rows that the options choose and that meet these conditions too.
 
-        Option `where` is SQL of whoever writes the job. It stands in parentheses and in lines of its own; that it
-        cannot reach beyond them is checked by the server, before anything else.
+        Option `where` is SQL of the author of the job. It stands in parentheses and on lines of its own; the server
+        checks first that it cannot reach beyond them.
         """
         where = [] if self.where is None else [sql.SQL("(\n") + sql.SQL(self.where) + sql.SQL("\n)")]
         return self.table.statement(self.schema.names, [*self.conditions, *where, *more])

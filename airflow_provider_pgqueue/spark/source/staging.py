@@ -108,7 +108,7 @@ class Stage:
                 staged = replace(staged, rows=staged.rows + batch.num_rows)
             file.seek(0)
             if staged.rows:
-                # In a session of its own: the others would wait for one that made the stage and continues to copy.
+                # In a session of its own: the other tasks would wait for one that made the stage and still copies.
                 with self.database.connect(_WAITING, patient=True) as conn:
                     table = run(conn, verbs.stage_publish(self.stage_id))
                 with self._slot() as conn:
@@ -140,7 +140,7 @@ class Stage:
     def _slot(self) -> Iterator[psycopg.Connection[Any]]:
         """Wait for one of the slots, and give its transaction; the slot goes with it, however it ends.
 
-        Not with the session, which behind a pooler is somebody else's next and would keep the slot.
+        A lock of the session does not do: behind a pooler the session goes to another client and would keep the slot.
         """
         pause = 0.05
         while True:

@@ -1,4 +1,4 @@
-"""Publishes a DataFrame, and each batch of a stream, once: whatever fails, runs twice or is run again."""
+"""Publishes a DataFrame, and each batch of a stream, once, even if tasks fail, run twice or are run again."""
 
 from __future__ import annotations
 
