@@ -1,4 +1,4 @@
-"""What a case gets: the server, how long and how often to measure, and the ways to take samples in turns."""
+"""The arguments of a case: the server, how long and how often to measure, and the ways to take samples in turns."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.peer import BODY, Peer
 from benchmarks.report import Line
 from benchmarks.server import Connection, Server
 
-# Messages a second that nobody here exceeds, by batch: what a slice has to find in the queue at first.
+# Messages a second that no queue here exceeds, by batch size: so many must be in the queue before a slice.
 _FASTEST: Final = {1: 10_000, 10: 45_000, 100: 130_000, 1000: 180_000}
 _MOST: Final = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """How this run measures.
+    """The settings of a run.
 
     :param seconds: length of a slice of pgbench.
     :param rounds: how often each peer has its turn.
@@ -42,7 +42,7 @@ class Bench:
 
     @property
     def noisy_rounds(self) -> int:
-        """How often each has its turn where the disk decides."""
+        """The number of turns where the disk decides."""
         return self.rounds + (0 if self.quick else 2)
 
     def consume(
@@ -98,7 +98,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One of those who are measured in turns.
+    """A queue that is measured in turns with others.
 
     :param setup: run once in its database.
     :param before: puts in what lies in the queue before the messages that are leased.

@@ -1,4 +1,4 @@
-"""What grows: one measure at several sizes, for the table, for the results and as a plot in the documentation.
+"""Curves of growth: one measure at several sizes, for the table, for the results and as a plot in the documentation.
 
     .venv/bin/python -m benchmarks.curve benchmarks/results/RESULT.json
 

@@ -41,7 +41,7 @@ class Drained(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What pgbench does: a script, how many clients, how many messages each transaction handles."""
+    """The load of pgbench: a script, how many clients, how many messages each transaction handles."""
 
     script: str
     batch: int = 1
@@ -51,7 +51,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What pgbench said: transactions in all, transactions each second, and per second if that was asked for."""
+    """The result of pgbench: transactions in all, transactions each second, and per second if that was asked for."""
 
     transactions: int
     per_second: float

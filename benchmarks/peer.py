@@ -1,4 +1,4 @@
-"""What a benchmark has to know of a queue: how to install, fill, count and empty it, and its scripts for pgbench."""
+"""The description of a queue for a benchmark: how to install, fill, count and empty it, and its scripts for pgbench."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client process does: `python -m benchmarks.roles ROLE DSN OPTIONS`; see `client`.
+"""The roles of a client process: `python -m benchmarks.roles ROLE DSN OPTIONS`; see `client`.
 
 Handlers do nothing, so that what is measured is the queue and its client. Times are of the monotonic clock, which all
 processes of a machine share.

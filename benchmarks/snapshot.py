@@ -1,7 +1,7 @@
 """The case that measures what a session with an old snapshot does to a queue under full load.
 
 A dump, a forgotten transaction or a lagging replica keeps VACUUM from removing what the queue leaves behind. Four
-clients publish 10, lease 10 and archive 10, again and again, while somebody holds a snapshot, and in turn without it.
+clients publish 10, lease 10 and archive 10, again and again, in turns with and without a session that holds a snapshot.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _lines(
 
 
 def _run(bench: Bench, peer: Peer, seconds: int, maintenance: str, *, held: bool) -> list[float]:
-    """Return the messages of each second, after a warm-up, at whose end somebody may open a snapshot."""
+    """Return the messages of each second after a warm-up, at whose end a session opens the snapshot if it is wanted."""
     warm_up = 2 if bench.quick else 5
     with bench.server.database("held", peer.name, peer.install) as name:
         with bench.server.connect(name) as conn:

@@ -1,6 +1,6 @@
 """Calls an API that allows sixty calls a minute, and three of each customer at a time.
 
-The queue keeps both limits, whoever consumes. A run waits, without a worker slot, until a message waits and a call
+The queue keeps both limits for all consumers. A run waits, without a worker slot, until a message waits and a call
 is allowed; then it makes as many calls as are allowed, at most ten at once.
 """
 

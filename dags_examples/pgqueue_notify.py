@@ -1,4 +1,4 @@
-"""Publishes a message when a task fails, so that whoever repairs it finds it in a queue."""
+"""Publishes a message when a task fails, so that failures can be handled from a queue."""
 
 from __future__ import annotations
 

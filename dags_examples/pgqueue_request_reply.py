@@ -1,4 +1,4 @@
-"""Asks for a price through a queue, waits without a worker slot until somebody has replied, and uses the answer."""
+"""Asks for a price through a queue, waits without a worker slot until a consumer has replied, and uses the answer."""
 
 from __future__ import annotations
 

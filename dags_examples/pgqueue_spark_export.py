@@ -1,7 +1,6 @@
 """Each night: export closed partitions of the archive to Parquet, verify them, and drop them.
 
-The task is done once a run: a retry, or a task that somebody clears, continues where it was or returns the same
-summary.
+The task is done once a run: a retry, or a cleared task, continues where it was or returns the same summary.
 
 The Airflow variable `pgqueue_export_target` says where to: a path, `s3://…` or `hdfs://…`.
 """

@@ -36,7 +36,7 @@ UI_PORT: Final = 8080
 class Stack:
     """One Airflow with the LocalExecutor, everybody an admin, reachable from this machine only.
 
-    Starting a running one starts what is missing; stopping leaves no process of it, whoever started it.
+    Starting a running stack starts the missing components; stopping leaves no process of it, even of other starters.
 
     :param directory: Airflow's home, logs and pid files go there.
     :param metadata: the URI of an empty or an Airflow database (postgresql://…).
@@ -141,7 +141,7 @@ class Stack:
             return
         processes.end(lambda: self.component_processes(component), patience=0)
         with (self.logs / f"{component}.log").open("ab") as log:
-            # A shell in between: the component is nobody's child, so that no zombie of it is left to us.
+            # A shell in between, so that the component is not our child and leaves us no zombie.
             command = [_program(), component, *COMMANDS[component]]
             shell = subprocess.Popen(
                 ["sh", "-c", '"$@" & echo $$ $! >"$0"', str(self._pid_file(component)), *command],

@@ -6,7 +6,7 @@ import random
 import socket
 from typing import Final
 
-# Below those that the system gives to whoever connects: one of these may be taken while a server starts.
+# Below the ephemeral ports of the system, which a client may take while a server starts.
 _PORTS: Final = range(20_000, 32_768)
 _chance: Final = random.SystemRandom()  # hypothesis lets all processes draw the same
 
@@ -23,7 +23,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return the preferred port if nobody uses it now, else another one that nobody uses."""
+    """Return the preferred port if it is free now, else another free port."""
     if preferred and is_free(preferred):
         return preferred
     return next(port for port in _chance.sample(_PORTS, len(_PORTS)) if is_free(port))

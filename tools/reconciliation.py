@@ -41,7 +41,7 @@ SELECT percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What became of the flights; times in seconds."""
+    """The results of the flights; times in seconds."""
 
     published: int
     requeued: int

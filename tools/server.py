@@ -21,7 +21,7 @@ class Server:
     """A PostgreSQL server of our own: loopback and socket only, superuser `postgres` without a password.
 
     Starting a running one and stopping a stopped one do nothing. The port stays the same for the life of the
-    data unless somebody else took it. As root the server runs as the user `postgres`, or `nobody` if there is
+    data unless another process took it. As root the server runs as the user `postgres`, or `nobody` if there is
     none; where that user cannot reach `directory`, the data live under the system's temporary directory.
 
     It does without fsync: its data outlive a crash of the server, not of the machine.
@@ -46,7 +46,7 @@ class Server:
 
     @property
     def socket_directory(self) -> Path:
-        """Where the Unix socket is: next to the data, or in a short path if that one is too long."""
+        """The directory of the Unix socket: next to the data, or a short path if that one is too long."""
         if len(os.fsencode(self.directory)) + len("/.s.PGSQL.65535.lock") <= _LONGEST_SOCKET_PATH:
             return self.directory
         return server_user.temporary(self.directory)

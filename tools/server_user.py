@@ -68,7 +68,7 @@ def temporary(path: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory unless it exists; SetupError if somebody else was there first."""
+    """Make a directory unless it exists; SetupError if it belongs to another user."""
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     user = server_user()
     if directory.stat().st_uid not in (os.geteuid(), user.pw_uid if user else os.geteuid()):

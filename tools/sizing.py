@@ -24,7 +24,7 @@ _WAL: Final = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one message costs: bytes, and seconds of one session that publishes or consumes."""
+    """The cost of one message: bytes, and seconds of one session that publishes or consumes."""
 
     waiting: float
     archived: float

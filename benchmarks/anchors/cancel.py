@@ -1,4 +1,4 @@
-"""How each peer cancels messages that wait, given their ids: in the way that its documentation shows."""
+"""Cancels waiting messages by their ids, with each peer in the way that its documentation shows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _dbos(dsn: str, ids: Sequence[Any]) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class _Cancel:
-    """How a peer cancels, and the statement that returns the ids of what waits.
+    """The way in which a peer cancels, and the statement that returns the ids of waiting messages.
 
     :param cancel: returns the seconds that it took, without those to connect.
     """

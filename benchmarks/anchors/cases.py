@@ -1,4 +1,4 @@
-"""What a queue promises by key, a rate and cancel, next to peers that promise the like."""
+"""Turns by key, a rate and cancel, compared with peers that promise the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients of the anchors do: `python -m benchmarks.anchors.roles ROLE DSN OPTIONS`; see `client`.
+"""The roles of the clients of the anchors: `python -m benchmarks.anchors.roles ROLE DSN OPTIONS`; see `client`.
 
 A worker handles messages until it is told to stop. Each role is the documented way of its library. Options: `at_once`,
 how many messages a process handles at once or leases; `seconds` that a handler sleeps.
@@ -21,7 +21,7 @@ from benchmarks.roles import Begun, Options, begin, main, role
 
 @dataclass(frozen=True, slots=True)
 class _Diary:
-    """Which key was handled when: when each handler began and ended."""
+    """The key of each handled message, and when its handler began and ended."""
 
     entries: list[tuple[str, float, float]] = field(default_factory=list)
 

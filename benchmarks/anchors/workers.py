@@ -22,7 +22,7 @@ _UNTIL_THEY_LISTEN: Final = 3  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What the workers recorded: the key of each message with when its handler began and ended, and CPU seconds."""
+    """The records of the workers: the key of each message, when its handler began and ended, and CPU seconds."""
 
     entries: Sequence[tuple[str, float, float]]
     cpu: float
@@ -39,13 +39,13 @@ class Handled:
 
     @property
     def busiest_second(self) -> int:
-        """How many handlers began in the one second in which the most did."""
+        """The most handlers that began within one second."""
         begun = sorted(start for _, start, _ in self.entries)
         return max(bisect_left(begun, start + 1) - number for number, start in enumerate(begun))
 
     @property
     def most_at_once(self) -> int:
-        """How many handlers of one key ran at the same time, at most."""
+        """The most handlers of one key that ran at the same time."""
         changes = defaultdict(list)
         for key, start, end in self.entries:
             changes[key] += [(start, 1), (end, -1)]
@@ -65,7 +65,7 @@ class Handled:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How a peer does the work.
+    """The workers of a peer, and how to publish to them.
 
     :param publish: publishes a message for each of `%(keys)s`, in this order.
     :param setup: sets what its queue promises.

@@ -1,1 +1,1 @@
-"""What waiting costs in an event loop of Airflow, compared with the triggers of Redis and SQS: `make bench-brokers`."""
+"""The cost of waiting in an event loop of Airflow, next to the triggers of Redis and SQS: `make bench-brokers`."""

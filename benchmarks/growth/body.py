@@ -1,4 +1,4 @@
-"""What a large body costs: from 2 kB on it lies next to the row, and in more than one place."""
+"""The cost of a large body, which from 2 kB on lies next to the row, in several places."""
 
 from __future__ import annotations
 

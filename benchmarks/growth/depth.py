@@ -1,4 +1,4 @@
-"""What it costs to ask how deep a queue is."""
+"""The cost of reading the depth of a queue."""
 
 from __future__ import annotations
 

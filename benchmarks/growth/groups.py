@@ -1,4 +1,4 @@
-"""What groups cost: publish 1,000 messages into many groups, and drain them, each group in its order."""
+"""The cost of groups: publish 1,000 messages into many groups, and drain them, each group in its order."""
 
 from __future__ import annotations
 

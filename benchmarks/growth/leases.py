@@ -1,4 +1,4 @@
-"""What leases cost consumers that lease behind them: all expire at once, or one expires among many live ones."""
+"""The cost of leases for consumers behind them: all expire at once, or one expires among many live leases."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def expired(bench: Bench) -> list[Line]:
 
 
 class Ended:
-    """What a maintenance run did with expired leases, and what consumers saw meanwhile."""
+    """The work of a maintenance run on expired leases, and the leases of consumers meanwhile."""
 
     def __init__(self, messages: int, seconds: float, left: int, waits: list[tuple[float, int]]) -> None:
         self.microseconds = seconds / max(1, messages - left) * 1e6

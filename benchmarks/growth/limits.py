@@ -1,4 +1,4 @@
-"""What the limits of a queue cost its leases."""
+"""The cost of the limits of a queue for its leases."""
 
 from __future__ import annotations
 

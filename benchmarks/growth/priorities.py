@@ -1,4 +1,4 @@
-"""What a lease costs in a queue that has seen many priorities."""
+"""The cost of a lease in a queue that has had many priorities."""
 
 from __future__ import annotations
 

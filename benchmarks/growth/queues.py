@@ -1,4 +1,4 @@
-"""What many queues cost the functions that go through all of them."""
+"""The cost of many queues for the functions that go through all of them."""
 
 from __future__ import annotations
 

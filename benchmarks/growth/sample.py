@@ -1,4 +1,4 @@
-"""What the cases of the group share: the time of one call, and a database that stays for all samples of a size."""
+"""The common part of the group: the time of one call, and a database that stays for all samples of a size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many sessions at the head of one queue cost each other."""
+"""The cost of many sessions at the head of one queue."""
 
 from __future__ import annotations
 

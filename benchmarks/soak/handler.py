@@ -1,4 +1,4 @@
-"""What the worker does: nothing but write down how old some messages are when they come."""
+"""The handler of the worker, which only records the age of some messages when they arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _notes = open(os.environ[NOTES], "a", buffering=1)  # noqa: SIM115 (until the wo
 
 
 def handle(message: Message) -> None:
-    """Write down the age of one message in fifty."""
+    """Record the age of one message in fifty."""
     if message.body["number"] % _SHARE == 0:
         now = time.time()
         _notes.write(f"{now} {now - message.body['at']}\n")

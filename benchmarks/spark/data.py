@@ -1,4 +1,4 @@
-"""What is measured on: a closed partition of the archive with flights, and flights as Parquet to be published."""
+"""The data of the measurements: a closed partition of the archive with flights, and flights as Parquet to publish."""
 
 from __future__ import annotations
 

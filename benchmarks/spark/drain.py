@@ -1,4 +1,4 @@
-"""What a task of a drain does, compared with a Consumer: a table of messages for the function, or an object each."""
+"""A task of a drain compared with a Consumer: its function gets a table of messages instead of an object each."""
 
 from __future__ import annotations
 

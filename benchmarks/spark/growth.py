@@ -1,4 +1,4 @@
-"""What the pipelines cost as the data grows: time, CPU, and the memory of driver and executors."""
+"""The cost of the pipelines as the data grows: time, CPU, and the memory of driver and executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where it is measured: the server, one warm Spark session compared with it, and a folder for files."""
+"""The place of the measurements: the server, one warm Spark session, and a folder for files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOME: Final = STATE / "bench" / "spark"
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One of those that are measured in turns; only `work` counts.
+    """Work that is measured in turns with other work; only `work` counts.
 
     :param prepare: makes what `work` begins with.
     :param done: counts the rows that `work` left behind.

@@ -1,4 +1,4 @@
-"""What a piece of work costs: seconds, CPU seconds and the most memory, of each kind of process."""
+"""The cost of a piece of work: seconds, CPU seconds and peak memory, of each kind of process."""
 
 from __future__ import annotations
 

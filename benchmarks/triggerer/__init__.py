@@ -1,1 +1,1 @@
-"""What a thousand waiting tasks and a hundred watchers cost one triggerer of a real Airflow: `make bench-airflow`."""
+"""The cost of a thousand waiting tasks and a hundred watchers in one real triggerer: `make bench-airflow`."""

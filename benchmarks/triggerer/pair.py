@@ -18,7 +18,7 @@ ADDRESSES: Final = ("127.0.0.1", "127.0.0.2")
 
 
 class _Node(Cluster):
-    """One of the two."""
+    """One server of the pair."""
 
     def __init__(self, directory: Path, address: str, port: int) -> None:
         super().__init__(directory, durable=False, cron_database="postgres")
@@ -48,7 +48,7 @@ class _Node(Cluster):
         self._pg_ctl("promote", "-w", "-t", "60")
 
     def freeze(self) -> None:
-        """Stop all processes of the server where they are: connections are still taken, and nobody answers."""
+        """Freeze all processes of the server: the system still accepts connections, but no process replies."""
         processes.send(self._processes(), signal.SIGSTOP)
 
     def crash(self) -> None:

@@ -171,7 +171,7 @@ def _limits(result: Account, of_a_group: int, in_a_second: int) -> None:
 def _out_of_order(rows: Iterable[Row], unsure: set[str]) -> Iterable[str]:
     groups = defaultdict[str, list[Row]](list)
     for row in rows:
-        # One whose reply was lost may have been committed after the next: nobody was told its place.
+        # A message whose reply was lost may have committed after the next one, so its place is unknown.
         if row.group is not None and row.archived_at is not None and row.key not in unsure:
             groups[row.group].append(row)
     for group in groups.values():

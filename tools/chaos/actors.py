@@ -54,7 +54,7 @@ GROUPS_EACH = 5
 
 
 class Actor:
-    """What all kinds share: the history, the random numbers, and going on after errors."""
+    """The base of all kinds: the history, the random numbers, and the loop that continues after errors."""
 
     def __init__(self, name: str, dsn: str, history: History, seed: int) -> None:
         self.name, self.dsn, self.history = name, dsn, history

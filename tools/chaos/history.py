@@ -1,4 +1,4 @@
-"""What the actors wrote down: one JSON object a line, in a file for each process, which outlives `kill -9`."""
+"""The histories of the actors: one JSON object a line, in a file for each process, which outlives `kill -9`."""
 
 from __future__ import annotations
 

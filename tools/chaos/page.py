@@ -1,4 +1,4 @@
-"""What a run prints, and its page with plots."""
+"""The table of a run, and its page with plots."""
 
 from __future__ import annotations
 

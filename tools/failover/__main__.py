@@ -39,7 +39,7 @@ _COUNTS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the messages of a queue, and how often and in how many runs they were delivered."""
+    """The results of the messages of a queue, and in how many deliveries and runs they were handled."""
 
     success: int
     dead: int

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds: the generated parts of the reference, and links into the repository."""
+"""The hooks of the MkDocs build: the generated parts of the reference, and links into the repository."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> None:
-    """Warn of what a page would load from elsewhere: a reader of the documentation is nobody's business."""
+    """Warn of resources that a page loads from other hosts, which could track readers of the documentation."""
     for address in _LOADED.findall(output):
         _log.warning("%s loads %s", page.file.src_uri, address)

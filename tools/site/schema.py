@@ -27,7 +27,7 @@ _ASKED: Final = """
 ASKED_BY_THE_PACKAGE: Final = frozenset(_ASKED.split())
 """Functions that a role may call so that this package and other functions can; users have no need of them."""
 
-# Whatever one of the group roles may call is public: what is internal, nobody but the owner calls.
+# A function that a group role may call is public; only the owner may call an internal function.
 _FUNCTIONS: Final = r"""
 SELECT p.proname AS name, pg_get_function_result(p.oid) AS returns,
        regexp_replace(obj_description(p.oid, 'pg_proc'), ' \[[a-z:, ]+\]$', '') AS comment,
