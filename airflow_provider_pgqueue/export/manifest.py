@@ -198,7 +198,7 @@ def manifest_path(partition: str) -> str:
 
 
 def staging_folder(partition: str, *export: str) -> str:
-    """Return the folder of what is not valid yet; Spark and pyarrow look into none that begins with `_`."""
+    """Return the folder of files that are not valid yet; Spark and pyarrow skip folders that begin with `_`."""
     return "/".join(("_staging", _escaped(partition), *export))
 
 

@@ -130,7 +130,7 @@ class PgQueueHook(PostgresHook):
         arguments = self._postgres_arguments()
         self.conn = super()._create_connection(arguments)
         if isinstance(self.conn, psycopg.Connection) and "prepare_threshold" not in arguments:
-            # Without a look for a pooler, because a question would begin the caller's transaction.
+            # No check for a pooler here, because its query would begin the caller's transaction.
             self.conn.prepare_threshold = None
         return self.conn
 

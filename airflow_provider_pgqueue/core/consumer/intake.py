@@ -167,7 +167,7 @@ class Intake:
 
 
 def _array(ids: Sequence[int]) -> str:
-    # Ten times as fast as the driver, which looks at each number for the smallest type that holds all.
+    # Ten times as fast as the driver, which checks each number for the smallest type that holds all of them.
     return "{" + ",".join(map(str, ids)) + "}"
 
 

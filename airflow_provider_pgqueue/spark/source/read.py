@@ -26,7 +26,7 @@ OPTIONS: Final = (
 # In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
 _SMALLEST: Final = 64
 _LARGEST: Final = 16384
-# Pieces per range, so that ranges can be balanced; pages to look at for each cut, and for all cuts of an extent.
+# Pieces per range, so that ranges can be balanced; pages to sample for each cut, and for all cuts of an extent.
 _PIECES: Final = 4
 _SAMPLED: Final = 32
 _SAMPLED_AT_MOST: Final = 4096
