@@ -1,4 +1,4 @@
-"""The actions of the page: each is confirmed on a page that says what will happen, and audited with a name."""
+"""The actions of the page: each is confirmed on a page that describes it, and recorded in the audit with a name."""
 
 from __future__ import annotations
 
