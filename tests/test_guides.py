@@ -241,11 +241,12 @@ def test_the_tests_of_users_run_each_in_a_database_of_its_own(cluster: Cluster, 
         (tmp_path / name).write_text(code)
     with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
         admin.execute("CREATE ROLE tester LOGIN CREATEDB")
+        databases = "SELECT datname FROM pg_database WHERE datdba = 'tester'::regrole"
         try:
             environment = os.environ | {"PYTHONPATH": str(ROOT)}
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
             done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
             assert "3 passed" in done.stdout, done.stdout
-            assert admin.execute("SELECT FROM pg_database WHERE datname LIKE 'test\\_%'").fetchall() == []
+            assert admin.execute(databases).fetchall() == []
         finally:
             admin.execute("DROP ROLE tester")

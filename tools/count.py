@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import psycopg
 
-from airflow_provider_pgqueue.core import migrate
+from airflow_provider_pgqueue.core import migrate, pgmq
 from tools import STATE, SetupError, run_main, server_user
 from tools.postgres import Cluster
 
@@ -34,6 +34,9 @@ ALLOWED: Final = {
     "lease + archive, 100": 1.3,
     "lease + archive, 1 of 20 groups": 7.2,
     "first lease of a session, millions": 36.0,
+    # Next to the verbs that they call.
+    "pgmq.send": 1.15,
+    "pgmq.read + archive, 1": 1.2,
 }
 ROOM: Final = 1.03
 CALLS: Final = 30
@@ -44,6 +47,10 @@ VERBS: Final = (
     b"SELECT messages.archive(%(lock_token)s, %(ids)s::bigint[])",
 )
 RAW: Final = (b"SELECT id, lock_token FROM raw.lease(%s, %s)", b"SELECT raw.archive(%(ids)s::bigint[])")
+PGMQ: Final = (
+    b"SELECT msg_id, vt FROM pgmq.read(%s, 30, %s)",
+    b"SELECT pgmq.archive(%(queue_name)s, %(ids)s::bigint[])",
+)
 
 
 class CountedServer(Cluster):
@@ -140,13 +147,16 @@ def fill(conn: Connection, queue: str, number: int, groups: int = 0) -> None:
     )
 
 
-def leases(server: CountedServer, conn: Connection, queue: str, number: int, *, raw: bool = False) -> float:
+def leases(
+    server: CountedServer, conn: Connection, queue: str, number: int, verbs: tuple[bytes, bytes] = VERBS
+) -> float:
     """Count a lease and its archive, in turns."""
-    lease, archive = RAW if raw else VERBS
+    lease, archive = verbs
 
     def call() -> None:
         rows = conn.execute(lease, [queue, number]).fetchall()
-        conn.execute(archive, {"lock_token": rows[0][1], "ids": [row[0] for row in rows]})
+        ids = [row[0] for row in rows]
+        conn.execute(archive, {"queue_name": queue, "lock_token": rows[0][1], "ids": ids})
 
     for _ in range(10):
         call()
@@ -170,6 +180,7 @@ def counts(server: CountedServer) -> Iterator[tuple[str, float, float]]:
     server.create_database("counted")
     with psycopg.connect(server.dsn("counted"), autocommit=True) as owner:
         migrate(owner)
+        pgmq.install_names(owner)
         owner.execute(Path(__file__).with_suffix(".sql").read_bytes())
     conn = server.connect("counted")
     # Each insert rewrites the first summary of a BRIN index until a megabyte is there.
@@ -179,15 +190,20 @@ def counts(server: CountedServer) -> Iterator[tuple[str, float, float]]:
     )
     fill(conn, "published", 1)
     raw = publishes(server, conn, "SELECT raw.publish('published', %(body)s)")
-    yield "publish", publishes(server, conn, "SELECT messages.publish('published', %(body)s)"), raw
+    publish = publishes(server, conn, "SELECT messages.publish('published', %(body)s)")
+    yield "publish", publish, raw
     keyed = "SELECT messages.publish('published', %(body)s, dedup_key => %(key)s)"
     yield "publish, dedup_key", publishes(server, conn, keyed), raw
+    yield "pgmq.send", publishes(server, conn, "SELECT pgmq.send('published', %(body)s)"), publish
     for number in (1, 10, 100):
         fill(conn, f"raw_{number}", 50 * number)
         fill(conn, f"plain_{number}", 50 * number)
-        raw = leases(server, conn, f"raw_{number}", number, raw=True)
-        yield f"lease + archive, {number}", leases(server, conn, f"plain_{number}", number), raw
+        raw = leases(server, conn, f"raw_{number}", number, RAW)
+        plain = leases(server, conn, f"plain_{number}", number)
+        yield f"lease + archive, {number}", plain, raw
         if number == 1:
+            fill(conn, "pgmq", 50)
+            yield "pgmq.read + archive, 1", leases(server, conn, "pgmq", 1, PGMQ), plain
             fill(conn, "groups", 200, groups=20)
             yield "lease + archive, 1 of 20 groups", leases(server, conn, "groups", 1), raw
     with server.connect("counted") as new:

@@ -150,6 +150,7 @@ AS $$
 BEGIN
     PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days');
     PERFORM messages.check_length('resolved_by', requeue.resolved_by, 0, 600);     -- what fits into an index, of characters of any length
+    LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;      -- in the order of drop_queue
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.dead_message d
@@ -189,6 +190,7 @@ BEGIN
         RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more has to be done.';
     END IF;
     PERFORM messages.check_length('resolved_by', dismiss.resolved_by, 0, 600);     -- what fits into an index, of characters of any length
+    LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;      -- in the order of drop_queue
     FOR dismissed IN
     WITH mine AS (
         DELETE FROM messages.dead_message d

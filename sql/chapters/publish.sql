@@ -336,6 +336,7 @@ AS $$
 DECLARE
     known bigint;
 BEGIN
+    LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;      -- in the order of drop_queue, which else meets this key each time
     LOOP
         INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
         VALUES (remember_key.queue_name, remember_key.dedup_key, remember_key.id, remember_key.forget)
