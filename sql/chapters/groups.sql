@@ -43,6 +43,9 @@ DECLARE
     free    record;
 BEGIN
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = next_of_groups.queue_name COLLATE "default";
+    IF NOT FOUND THEN                      -- dropped since the caller took a timer
+        RETURN '{}';
+    END IF;
     IF places IS NOT NULL THEN
         IF is_old THEN                     -- this snapshot may be too old to see waiting messages
             PERFORM messages.set_group_timers(policy.queue_name, keys);

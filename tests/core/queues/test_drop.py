@@ -139,3 +139,10 @@ def test_a_queue_is_dropped_and_purged_while_everybody_works(connect: Connect, q
     unexpected = {what: number for result in results for what, number in result.items() if " PQ" not in what}
     assert unexpected == {}
     assert all(result[f"{act.__name__} PQ"] for act, result in zip(ACTS, results, strict=True))
+
+
+def test_a_due_timer_of_a_group_does_nothing_after_its_queue_was_dropped(shared: Connection) -> None:
+    """The session that took the timer may read the policy of the queue after another session has dropped it."""
+    row = shared.execute("SELECT messages.next_of_groups('dropped', '{a}')").fetchone()
+    assert row == ([],)
+    assert shared.execute("SELECT count(*) FROM messages.timer WHERE group_key = 'a'").fetchone() == (0,)
