@@ -181,18 +181,20 @@ CREATE OR REPLACE FUNCTION messages.notify_for(queue_name text, id bigint) RETUR
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    policy record;
+    policy   record;
+    notifies boolean;
 BEGIN
     SELECT q.notify, q.lock_key INTO policy FROM messages.queue q WHERE q.queue_name = notify_for.queue_name COLLATE "default";
     IF policy.notify IS NULL OR policy.notify = 'off' OR messages.notifications_are_paused() THEN
         RETURN;
     END IF;
+    notifies := policy.notify = 'always';
     IF policy.notify = 'gated' THEN
-        IF NOT pg_try_advisory_xact_lock(policy.lock_key, -1) THEN       -- another session notifies for the queue
-            RETURN;
-        END IF;
+        notifies := pg_try_advisory_xact_lock(policy.lock_key, -1);     -- unless another session notifies for the queue
     END IF;
-    PERFORM pg_notify('new_message', notify_for.id::text);
+    IF notifies THEN
+        PERFORM pg_notify('new_message', notify_for.id::text);
+    END IF;
 END $$;
 COMMENT ON FUNCTION messages.notify_for(text, bigint) IS
     'Sends NOTIFY new_message for a message that was published or has come back, if the policy notify of the queue allows it.'

@@ -59,9 +59,10 @@ BEGIN
     END IF;
     -- To find a free place, lock the group until the commit and read it in a new snapshot: the next session sees what this one did.
     -- No session waits for that lock: a timer tries again.
+    keys := ARRAY(SELECT DISTINCT unnest(keys));
     SELECT coalesce(array_agg(g.key) FILTER (WHERE g.is_mine), '{}') INTO mine FROM (
         SELECT k.key, pg_try_advisory_xact_lock(policy.lock_key, hashtext(k.key) & 1023) AS is_mine
-          FROM (SELECT DISTINCT unnest(keys) AS key) k OFFSET 0) g;
+          FROM unnest(keys) AS k (key) OFFSET 0) g;
     IF cardinality(mine) < cardinality(keys) THEN
         PERFORM messages.set_group_timers(policy.queue_name, ARRAY(SELECT unnest(keys) EXCEPT SELECT unnest(mine)));
     END IF;
@@ -156,29 +157,33 @@ SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET
 AS $$
 #variable_conflict use_column
 DECLARE
-    keys text[];
+    moment CONSTANT timestamptz := clock_timestamp();
+    keys   text[];
 BEGIN
     -- Step from one group to the next in the index, however many messages each has. Waiting messages lie at the end of their group; the
     -- order of the places lets the planner read the index of the places, and not all waiting messages.
     WITH RECURSIVE first AS (
-        (SELECT m.group_key, m.visible_at FROM messages.message_rows m
+        (SELECT m.group_key, m.visible_at, m.lock_expires_at FROM messages.message_rows m
           WHERE m.queue_name = fill_groups.queue_name COLLATE "default" AND m.group_key IS NOT NULL
           ORDER BY m.group_key, m.visible_at, m.requeues DESC, m.id LIMIT 1)
         UNION ALL
         SELECT next.* FROM first f CROSS JOIN LATERAL (
-            SELECT m.group_key, m.visible_at FROM messages.message_rows m
+            SELECT m.group_key, m.visible_at, m.lock_expires_at FROM messages.message_rows m
              WHERE m.queue_name = fill_groups.queue_name COLLATE "default" AND m.group_key > f.group_key
              ORDER BY m.group_key, m.visible_at, m.requeues DESC, m.id LIMIT 1) next)
     SELECT array_agg(roomy.group_key) INTO keys FROM (
         SELECT f.group_key FROM first f JOIN messages.queue q ON q.queue_name = fill_groups.queue_name COLLATE "default"
-         WHERE (f.visible_at = 'infinity' OR q.max_leased_per_group > 1 AND q.max_leased_per_group > (
-                  SELECT count(*) FROM (
-                    SELECT m.place FROM messages.message_rows m
-                     WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.place IS NOT NULL
-                     ORDER BY m.place LIMIT q.max_leased_per_group) taken))
-           AND EXISTS (SELECT FROM messages.message_rows m
-                        WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.visible_at = 'infinity'
-                          AND (q.max_leased_per_group = 1 OR m.due_at <= clock_timestamp()))
+         WHERE CASE
+               -- In a group with one place, the first message waits if the place is free.
+               WHEN q.max_leased_per_group = 1 THEN f.visible_at = 'infinity' AND coalesce(f.lock_expires_at <= moment, true)
+               ELSE q.max_leased_per_group > (
+                       SELECT count(*) FROM (
+                         SELECT m.place FROM messages.message_rows m
+                          WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.place IS NOT NULL
+                          ORDER BY m.place LIMIT q.max_leased_per_group) taken)
+                    AND EXISTS (SELECT FROM messages.message_rows m
+                                 WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.visible_at = 'infinity'
+                                   AND m.due_at <= moment AND m.lock_expires_at IS NULL) END
            AND (q.on_dead_head <> 'block'
                 OR NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.queue_name = q.queue_name AND d.group_key = f.group_key))
          LIMIT fill_groups.max_groups) roomy;

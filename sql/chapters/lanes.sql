@@ -22,7 +22,7 @@ DECLARE
     ended  record;
     more   boolean     := false;
     freed  bigint      := 0;
-    step   integer     := 1;
+    step   integer;
 BEGIN
     IF due IS NULL OR current_setting('transaction_read_only')::boolean THEN
         RETURN false;
@@ -35,13 +35,13 @@ BEGIN
     END IF;
     -- End what is due until enough messages are free: no other session sees them before this transaction ends. Most timers belong to
     -- finished messages.
-    WHILE freed < wanted AND step <= 1000
-          AND EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = scan_queue.queue_name COLLATE "default" AND t.at <= began AND t.at > since) LOOP
+    FOREACH step IN ARRAY '{1, 10, 100, 1000}'::integer[] LOOP
+        EXIT WHEN freed >= wanted OR NOT EXISTS (
+            SELECT FROM messages.timer t WHERE t.queue_name = scan_queue.queue_name COLLATE "default" AND t.at <= began AND t.at > since);
         ended := messages.end_due(scan_queue.queue_name, greatest(step, least(wanted, 1000)), since, began);
         freed := freed + ended.freed;
         more := ended.more;
         EXIT WHEN NOT more;
-        step := 10 * step;
     END LOOP;
     IF NOT is_due THEN
         RETURN freed > 0;
@@ -214,12 +214,13 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    due     record;
-    seen    record;
-    gone    record;
-    entered bigint[] := '{}';
-    ready   bigint;
-    locked  bigint;
+    retry_at CONSTANT timestamptz := moment + interval '100 ms';
+    due      record;
+    seen     record;
+    gone     record;
+    entered  bigint[] := '{}';
+    ready    bigint;
+    locked   bigint;
 BEGIN
     WITH next AS MATERIALIZED (
         SELECT t.ctid AS tid, t.at, greatest(cardinality(t.ids), 1) AS number FROM messages.timer t
@@ -259,14 +260,15 @@ BEGIN
         entered := entered || gone.entered || messages.give_back(end_due.queue_name, coalesce(seen.back, '{}'));
         -- Messages that are leased for longer by now, or locked by another session, keep a timer.
         WITH kept AS MATERIALIZED (
-            SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id
+            SELECT m.queue_name, greatest(m.lock_expires_at, retry_at) AS at, m.lock_token, m.id,
+                   coalesce(m.lock_expires_at <= retry_at, true) AS is_locked
               FROM unnest(due.ids, due.tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
              WHERE m.lock_expires_at IS NOT NULL AND t.lock_token IS NOT DISTINCT FROM m.lock_token OR m.expires_at <= moment
                 OR m.id = ANY (seen.dead || seen.back) AND m.id <> ALL (entered)),
         timed AS (
             INSERT INTO messages.timer (queue_name, at, lock_token, ids)
             SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3)
-        SELECT count(*) FILTER (WHERE k.at = moment + interval '100 ms') INTO locked FROM kept k;
+        SELECT count(*) FILTER (WHERE k.is_locked) INTO locked FROM kept k;
         -- If all messages are locked, there is no more to do for now.
         more := more AND locked < cardinality(due.ids);
     END IF;

@@ -67,8 +67,10 @@ AS $$
 DECLARE
     called    timestamptz := coalesce(prepared, clock_timestamp());
     called_us bigint      := extract(epoch FROM called) * 1000000;      -- as marks and scans count
-    head      record;
-    begin_at  timestamptz;
+    tolerance CONSTANT interval := '5 ms';                              -- from the visible_at of a message to the commit of its publisher
+    head       record;
+    least_step interval;
+    begin_at   timestamptz;
 BEGIN
     -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases look:
     -- a hint, which scan_queue() corrects. A mark that lies ahead was stored before the clock went back.
@@ -108,11 +110,11 @@ BEGIN
     ids := head.ids;
     lease_for := head.lease_for;
     max_attempts := head.max_attempts;
-    -- The next lease begins where this one did, but 5 ms behind the clock, for publishers that commit after their visible_at; unless
-    -- another session has moved the mark meanwhile. Where keys take turns, whole turns lie within microseconds.
-    begin_at := least(head.first, called - interval '5 ms');
-    IF begin_at > head.begins + (head.fair_by IS NULL)::integer * interval '0.2 ms'
-       AND pg_sequence_last_value(head.mark) IS NOT DISTINCT FROM head.marked THEN
+    -- The next lease begins where this one did, or a little behind the clock; unless another session has moved the mark meanwhile.
+    begin_at := least(head.first, called - tolerance);
+    -- Where keys take turns, whole turns lie within microseconds.
+    least_step := CASE WHEN head.fair_by IS NULL THEN '0.2 ms' ELSE '0' END;
+    IF begin_at > head.begins + least_step AND pg_sequence_last_value(head.mark) IS NOT DISTINCT FROM head.marked THEN
         PERFORM setval(head.mark, (extract(epoch FROM begin_at) * 1000000)::bigint);
     END IF;
 END $$;
@@ -127,6 +129,7 @@ AS $$
 DECLARE
     policy messages.queue;
     freed  boolean;
+    locked record;
 BEGIN
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = prepare_lease.queue_name COLLATE "default";
     PERFORM messages.check_lease(prepare_lease.queue_name, policy.paused, wanted, NULL);
@@ -141,10 +144,10 @@ BEGIN
     END IF;
     moment := clock_timestamp();
     IF policy.rate_limit IS NOT NULL AND wanted > 0 THEN
-        -- Only messages that will be leased use up the rate. take_first() locks them, so that no other session takes them.
+        -- Only messages that will be leased use up the rate: lock them first, so that no other session takes them.
         wanted := least(wanted, (messages.rate_left(policy, moment)).leases);
-        wanted := coalesce(cardinality((messages.take_first(prepare_lease.queue_name, wanted, moment)).ids), 0);
-        SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, wanted) s;
+        locked := messages.take_first(prepare_lease.queue_name, wanted, moment);
+        SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, coalesce(cardinality(locked.ids), 0)) s;
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.prepare_lease(text, integer, timestamptz, boolean) IS

@@ -145,12 +145,15 @@ class Stage:
         pause = 0.05
         while True:
             with self.database.connect(_WAITING, patient=True) as conn, conn.transaction():
-                slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
-                if slot.fetchone():
+                if any(self._take(conn, slot) for slot in range(1, self.slots + 1)):
                     yield conn
                     return
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2.0)
+
+    def _take(self, conn: psycopg.Connection[Any], slot: int) -> bool:
+        row = conn.execute(query("take_slot"), {"slot": slot, "stage_id": self.stage_id}).fetchone()
+        return row is not None and bool(row[0])
 
 
 def _lines(batch: pa.RecordBatch, *, attempt: int, after: int) -> memoryview:

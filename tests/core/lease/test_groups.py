@@ -248,6 +248,18 @@ def test_plain_sql_that_deletes_a_head_blocks_nobody(conn: Connection, other: Co
     assert drained(other) == {"a": ["a2"]}
 
 
+def test_a_scan_lets_in_a_group_behind_many_that_plain_sql_leases(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2", "b1", "b2")
+    heads = [message.id for message in lease(conn)]
+    conn.execute(
+        "UPDATE messages.message SET lock_expires_at = clock_timestamp() + interval '1 hour' WHERE message = '\"a2\"'"
+    )
+    conn.execute("DELETE FROM messages.message WHERE id = ANY (%s)", [heads])
+    scan_again(conn)
+    assert bodies(lease(conn, max_messages=1)) == ["b2"]
+
+
 def patiently(conn: Connection, verb: Statement[T]) -> T:
     """Run a verb until no other transaction is in its way, as may happen at the stricter levels of isolation."""
     while True:

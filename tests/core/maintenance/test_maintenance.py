@@ -93,9 +93,18 @@ def test_a_maintenance_run_ends_a_pause_of_notifications_that_a_clock_which_went
     queue("orders")
     conn.execute("SELECT messages.store_time('messages.notifications_paused_until', now() + interval '1 hour')")
     run(conn, verbs.maintain())
+    assert conn.execute("SELECT last_value FROM messages.notifications_paused_until").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"priority": 5}])
+def test_a_publish_notifies_though_a_pause_was_stored_before_the_clock_went_back(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue, arguments: dict[str, Any]
+) -> None:
+    queue("orders")
+    conn.execute("SELECT messages.store_time('messages.notifications_paused_until', now() + interval '1 hour')")
     listening = connect()
     listening.execute("LISTEN new_message")
-    run(conn, verbs.publish("orders", 1))
+    run(conn, verbs.publish("orders", 1, **arguments))
     assert [notify.channel for notify in listening.notifies(timeout=30, stop_after=1)] == ["new_message"]
 
 
