@@ -135,8 +135,10 @@ BEGIN
 END $$;
 
 -- What PGMQ does by id, whoever has the message. These functions read the table of the queue, so they check that this login may consume.
+-- The planner must find the messages by their ids, also in a session that planned when the table was empty.
 CREATE OR REPLACE FUNCTION pgmq.set_vt(queue_name text, msg_ids bigint[], vt timestamptz) RETURNS SETOF pgmq.message_record
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     waits interval := set_vt.vt - clock_timestamp();
     moved bigint[] := '{}';
@@ -177,17 +179,20 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN RETURN QUERY SELECT * FROM pgmq.set_vt(queue_name, ARRAY[set_vt.msg_id], clock_timestamp() + make_interval(secs => set_vt.vt)); END $$;
 
 CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[]) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     done integer;
 BEGIN
     IF messages.session_is_limited() THEN
         PERFORM messages.lease_policy(archive.queue_name);
     END IF;
+    -- Not queue_name =, which tempts the planner to walk the whole queue.
     RETURN QUERY
     SELECT messages.archive(held.lock_token, held.ids) FROM (
-        SELECT m.lock_token, array_agg(m.id ORDER BY m.id) AS ids FROM messages.message m
-         WHERE m.id = ANY (msg_ids) AND m.queue_name = archive.queue_name AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
+        SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m
+         WHERE m.id = ANY (msg_ids) AND m.queue_name IS NOT DISTINCT FROM archive.queue_name AND m.lock_expires_at > clock_timestamp()
+           AND m.lock_token IS NOT NULL
          GROUP BY m.lock_token) held;
     GET DIAGNOSTICS done = ROW_COUNT;
     IF done < cardinality(msg_ids) THEN    -- the others are not leased, leased by plain SQL, or no longer leased

@@ -32,11 +32,11 @@ ALLOWED: Final = {
     "lease + archive, 1": 2.6,
     "lease + archive, 10": 1.75,
     "lease + archive, 100": 1.3,
-    "lease + archive, 1 of 20 groups": 7.2,
-    "first lease of a session, millions": 36.0,
+    "lease + archive, 1 of 20 groups": 4.75,
+    "first lease of a session, millions": 18.5,
     # Next to the verbs that they call.
     "pgmq.send": 1.15,
-    "pgmq.read + archive, 1": 1.3,
+    "pgmq.read + archive, 1": 1.2,
 }
 ROOM: Final = 1.03
 CALLS: Final = 30
@@ -145,12 +145,13 @@ def fill(conn: Connection, queue: str, number: int, groups: int = 0) -> None:
         " group_keys => %s)",
         [queue, BODY, number, keys],
     )
+    conn.execute("SELECT messages.scan(ARRAY[%s], %s)", [queue, number])  # lets the first of each group in
 
 
 def leases(
     server: CountedServer, conn: Connection, queue: str, number: int, verbs: tuple[bytes, bytes] = VERBS
 ) -> float:
-    """Count a lease and its archive, in turns."""
+    """Count a lease and its archive, in turns, without the scan of each second, so that no count depends on time."""
     lease, archive = verbs
 
     def call() -> None:
@@ -160,6 +161,7 @@ def leases(
 
     for _ in range(10):
         call()
+    conn.execute("SELECT messages.store_time(scan_due, clock_timestamp() + interval '50 s') FROM messages.queue")
     return server.count(conn, call, CALLS if number < 100 else 10)
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -58,6 +60,7 @@ class Sample:
     worker_mb: float
     triggerer_mb: float
     page_mb: float
+    page_ms: float
     queue_mb: float
     archive_mb: float
     dead_rows: int
@@ -74,6 +77,8 @@ class Soak:
         self.stopping = threading.Event()
         self.held = threading.Event()
         self.failures: list[BaseException] = []
+        self.loads: list[float] = []
+        self.refusals: list[str] = []
         self.published = self.rate = 0
         self.cluster = Cluster(directory / "postgres", cron_database="postgres")
         self.stack = Stack(directory / "airflow", metadata="", dags=Path(dags.__file__).parent, parallelism=2)
@@ -187,9 +192,16 @@ class Soak:
                 raise RuntimeError(f"the export failed; see {self.directory / 'export.log'}")
 
     def poll(self) -> None:
-        """Load the Queues page."""
+        """Load the Queues page, and note how long it took, and why it was refused."""
         url = (self.directory / "web.log").read_text().split("http", 1)[1].split()[0]
-        urllib.request.urlopen(f"http{url}", timeout=30).read()
+        began = time.monotonic()
+        try:
+            urllib.request.urlopen(f"http{url}", timeout=30).read()
+        except urllib.error.HTTPError as error:
+            text = " ".join(re.sub("<[^>]*>", " ", error.read().decode().partition("<main")[2]).split())
+            self.refusals.append(f"page: {error.code} {text}")
+            print(self.refusals[-1], file=sys.stderr, flush=True)
+        self.loads.append(1000 * (time.monotonic() - began))
 
     def sample(self, minutes: float, since: float, before: int) -> Sample:
         """Return the current figures, with the ages of messages since a time."""
@@ -201,6 +213,7 @@ class Soak:
             row = conn.execute(_SIZES.encode()).fetchone()
         assert row
         queue_mb, archive_mb, dead_rows, waiting = row
+        loads, self.loads = self.loads, []
         return Sample(
             minutes=minutes,
             per_second=(self.published - before) / max(0.001, time.time() - since),
@@ -210,6 +223,7 @@ class Soak:
             worker_mb=megabytes(self.worker),
             triggerer_mb=sum(map(megabytes, triggerer)),
             page_mb=megabytes(self.page),
+            page_ms=max(loads, default=float("nan")),
             queue_mb=queue_mb,
             archive_mb=archive_mb,
             dead_rows=int(dead_rows),
@@ -234,6 +248,7 @@ class Soak:
                     since, before = time.time(), self.published
                     time.sleep(max(0.0, began + self.seconds * number / SAMPLES - time.time()))
                     samples.append(self.sample((time.time() - began) / 60, since, before))
+                    print(json.dumps(asdict(samples[-1])), file=sys.stderr, flush=True)
                     if self.failures:
                         raise self.failures[0]
         return samples
@@ -279,10 +294,11 @@ def draw(samples: list[Sample], file: Path) -> None:
     panels: Mapping[str, tuple[str, ...]] = {
         "memory, MB": ("worker_mb", "triggerer_mb", "page_mb"),
         "age at the handler, ms": ("p50_ms", "p99_ms"),
+        "the page, ms": ("page_ms",),
         "tables, MB": ("queue_mb", "archive_mb"),
         "dead rows of the queue": ("dead_rows",),
     }
-    figure = Figure(figsize=(8, 10), layout="constrained")
+    figure = Figure(figsize=(8, 12), layout="constrained")
     minutes = [one.minutes for one in samples]
     for axes, (label, names) in zip(figure.subplots(len(panels), sharex=True), panels.items(), strict=True):
         for name in names:
@@ -313,6 +329,7 @@ def main() -> None:
         samples = soak.watch()
     (arguments.directory / "samples.json").write_text(json.dumps([asdict(one) for one in samples]))
     print("\n".join(table(samples)))
+    print(f"the page was refused {len(soak.refusals)} times")
     draw(samples, arguments.directory / "soak.svg")
     print(arguments.directory / "soak.svg")
 

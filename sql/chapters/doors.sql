@@ -181,18 +181,16 @@ CREATE OR REPLACE FUNCTION messages.notify_for(queue_name text, id bigint) RETUR
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    policy   record;
-    notifies boolean;
+    policy record;
 BEGIN
     SELECT q.notify, q.lock_key INTO policy FROM messages.queue q WHERE q.queue_name = notify_for.queue_name COLLATE "default";
     IF policy.notify IS NULL OR policy.notify = 'off' OR messages.notifications_are_paused() THEN
         RETURN;
     END IF;
-    notifies := policy.notify = 'always';
-    IF policy.notify = 'gated' THEN
-        notifies := pg_try_advisory_xact_lock(policy.lock_key, -1);     -- unless another session notifies for the queue
+    IF policy.notify = 'gated' THEN        -- unless another session notifies for the queue
+        policy.notify := CASE WHEN pg_try_advisory_xact_lock(policy.lock_key, -1) THEN 'always' ELSE 'off' END;
     END IF;
-    IF notifies THEN
+    IF policy.notify = 'always' THEN
         PERFORM pg_notify('new_message', notify_for.id::text);
     END IF;
 END $$;

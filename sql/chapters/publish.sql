@@ -27,19 +27,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment    timestamptz := clock_timestamp();
-    moment_us bigint      := extract(epoch FROM moment) * 1000000;
-    policy    record;
-    new_id    bigint;
-    known     bigint;
-    notifies  boolean;
-    notified  text;
+    moment   timestamptz := clock_timestamp();
+    policy   record;
+    new_id   bigint;
+    known    bigint;
+    notified text;
 BEGIN
     -- One statement covers the usual case; publish_batch() takes what the statement refuses.
-    SELECT q.queue_name, q.dedup_window, q.lock_key,
-           -- notifications_are_paused(), without the cost of a call
-           CASE WHEN pg_sequence_last_value('messages.notifications_paused_until') BETWEEN moment_us AND moment_us + 60000000 THEN 'off'
-                ELSE q.notify END AS notify INTO policy
+    SELECT q.queue_name, q.dedup_window, q.notify INTO policy
       FROM messages.queue q
      WHERE q.queue_name = publish.queue_name COLLATE "default" AND q.fair_by IS NULL AND publish.priority = 4
        AND num_nonnulls(publish.delay, publish.expires_in, publish.visible_at, publish.headers, publish.topic, publish.group_key, publish.dedup_window) = 0
@@ -73,12 +68,10 @@ BEGIN
     END IF;
     INSERT INTO messages.message_rows (id, queue_name, message, created_at, visible_at, reference)
     VALUES (new_id, policy.queue_name, publish.message, moment, moment, publish.reference);
-    -- notify_for(), without the cost of its statements
-    notifies := policy.notify = 'always';
-    IF policy.notify = 'gated' THEN
-        notifies := pg_try_advisory_xact_lock(policy.lock_key, -1);     -- unless another session notifies for the queue
-    END IF;
-    IF notifies THEN
+    -- Mostly without the cost of notify_for()
+    IF policy.notify = 'gated' OR pg_sequence_last_value('messages.notifications_paused_until') > extract(epoch FROM moment) * 1000000 THEN
+        PERFORM messages.notify_for(policy.queue_name, new_id);
+    ELSIF policy.notify = 'always' THEN
         notified := pg_notify('new_message', new_id::text);
     END IF;
     RETURN new_id;
