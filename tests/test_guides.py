@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -24,6 +25,7 @@ from sqlalchemy.orm import Session
 from airflow_provider_pgqueue.cli.program import program
 from tests.core.cli.conftest import program_folder
 from tests.core.cli.test_docs import words
+from tests.dead_messages import died_at, handling
 from tools import ROOT
 from tools.postgres import Cluster
 
@@ -81,11 +83,32 @@ def test_the_worker_in_a_shell_archives_rejects_and_gives_back(conn: Connection,
     assert waiting.fetchall() == [(1, True)]
 
 
+def shown(page: str, mark: str = "shell: shown") -> tuple[str, str]:
+    """Return the commands of a block of a page, without those that change what is installed, and what they print."""
+    pattern = rf"^<!-- {mark} -->\n```sh\n(.*?)^```\n\n(?:[^\n]+:\n\n)?```text\n(.*?)^```$"
+    ((commands, printed),) = re.findall(pattern, (GUIDES / page).read_text(), re.M | re.S)
+    return re.sub(r"^(pip|export) .*\n", "", commands, flags=re.M), printed
+
+
+def flat(text: str) -> list[str]:
+    """Return the words of a text, without what an unsafe server of a test adds to them."""
+    lines = (line for line in words(text) if line[:2] not in (["warning", "settings"], ["fix", "set"]))
+    return list(chain.from_iterable(lines))
+
+
 @pytest.mark.parametrize(
     ("page", "before"),
     [
         ("publish.md", "SELECT"),
         ("operations.md", "SELECT messages.publish('orders', '7', reference => 'order-7')"),
+        ("monitoring.md", "SELECT messages.publish('orders', '7')"),
+        ("upgrade.md", "SELECT"),
+        (
+            "move-here.md",
+            "CREATE SCHEMA pgmq; CREATE TABLE pgmq.q_orders (msg_id bigint PRIMARY KEY, read_ct integer DEFAULT 0,"
+            " enqueued_at timestamptz, vt timestamptz DEFAULT now(), message jsonb);"
+            " INSERT INTO pgmq.q_orders VALUES (1, 1, now(), now() + interval '1 hour', '1')",
+        ),
         (
             "dead-messages.md",
             "SELECT messages.publish('orders', '7'); SELECT messages.archive(lock_token, ARRAY[id], 'rejected',"
@@ -100,9 +123,83 @@ def test_a_page_shows_what_its_commands_print(
     conn.execute("SELECT messages.create_queue('orders'), setval('messages.message_id_seq', 4710)")
     for statement in before.split("; "):
         conn.execute(statement.encode())
-    pattern = r"^<!-- shell: shown -->\n```sh\n(.*?)^```\n\n```text\n(.*?)^```$"
-    ((commands, shown),) = re.findall(pattern, (GUIDES / page).read_text(), re.M | re.S)
-    assert words(shell(commands)) == words(shown)
+    commands, printed = shown(page)
+    assert flat(shell(commands)) == flat(printed.replace("mydb", conn.info.dbname))
+
+
+@pytest.mark.parametrize("page", ["../../README.md", "../tutorial/quickstart.md"])
+def test_a_first_page_shows_what_an_installation_prints(page: str, empty_dsn: str, shell: Shell) -> None:
+    commands, printed = shown(page)
+    database = str(conninfo_to_dict(empty_dsn)["dbname"])
+    assert flat(shell(f"export PGDATABASE={database}\n{commands}")) == flat(printed.replace("mydb", database))
+
+
+def test_the_names_of_pgmq_are_installed_as_the_page_shows(conn: Connection, shell: Shell) -> None:
+    commands, printed = shown("move-here.md", "shell: names")
+    assert flat(shell(commands)) == flat(printed.replace("mydb", conn.info.dbname))
+
+
+def test_an_uninstallation_asks_as_the_page_shows(conn: Connection, shell: Shell) -> None:
+    conn.execute("SELECT messages.publish('default', '7')")
+    commands, printed = shown("upgrade.md", "shell: uninstall")
+    asked = shell(f"echo y | script --quiet --return --command '{commands.strip()}' /dev/null")
+    assert flat(asked) == flat(printed.replace("mydb", conn.info.dbname).replace("db.example.com", ""))
+
+
+@pytest.mark.parametrize(
+    ("page", "mark"), [("monitoring.md", "metrics"), ("queues-page.md", "web"), ("queues-page.md", "proxy")]
+)
+def test_a_server_prints_its_address_as_the_page_shows(page: str, mark: str, dsn: str, shell: Shell) -> None:
+    commands, printed = shown(page, f"shell: {mark}")
+    command = commands.strip().replace(" --port 8081", "").replace(":9187", ":0")
+    command = command.replace("postgresql://user@host/database", dsn)
+    address = shell(f"{{ {command} 2>&1 & echo $! >pid; }} | head -n 1; kill $(cat pid)")
+    without_token = [re.sub(r"[^/]{32}/$", "", text.strip()) for text in (address, printed)]
+    assert flat(without_token[0]) == flat(without_token[1])
+
+
+def test_dead_messages_are_decided_on_as_the_page_shows(
+    conn: Connection, connect: Callable[..., Connection], shell: Shell
+) -> None:
+    conn.execute("SELECT messages.create_queue('orders'), setval('messages.message_id_seq', 4710)")
+    causes = {"an order needs an order_id": 1, "no country": 18, "the label printer does not answer": 212, "": 7}
+    for details, messages in causes.items():
+        conn.execute("SELECT messages.publish_batch('orders', to_jsonb(array_fill(7, ARRAY[%s])))", [messages])
+        die(conn, details)
+    for id_, text in conn.execute("SELECT id, details FROM messages.message_archive").fetchall():
+        if not text:
+            died_at(conn, id_, "2026-01-01")
+    commands, printed = shown("dead-messages.md", "shell: decide")
+    with handling(connect()):
+        assert shell(commands) == printed
+
+
+def test_a_night_is_tried_as_the_page_shows(conn: Connection, shell: Shell) -> None:
+    conn.execute("SELECT messages.create_queue('orders')")
+    commands, printed = shown("dead-messages.md", "shell: every night")
+    *first, last = commands.splitlines()
+    out = shell("\n".join(first))
+    die(conn, "KeyError: 'order_id'")
+    assert out + shell(last) == printed
+
+
+def die(conn: Connection, details: str) -> None:
+    """Let all messages that are ready die of one cause."""
+    conn.execute(
+        "SELECT messages.archive(lock_token, array_agg(id), 'failed', %s) FROM messages.lease('orders', 1000)"
+        " GROUP BY lock_token",
+        [details],
+    )
+
+
+@pytest.mark.cron
+def test_psql_installs_the_job_of_pg_cron_as_the_page_shows(
+    cron_session: Connection, cron_dsn: str, shell: Shell
+) -> None:
+    cron_session.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
+    commands, printed = shown("security.md", "shell: cron")
+    found = shell(f"DSN={cron_dsn}; {commands.replace('sql/install', f'{ROOT}/sql/install')}")
+    assert flat(found) == flat(printed)
 
 
 def test_a_dump_is_restored_with_all_its_messages(cluster: Cluster, conn: Connection, dsn: str, shell: Shell) -> None:
@@ -122,7 +219,8 @@ def test_a_dump_is_restored_with_all_its_messages(cluster: Cluster, conn: Connec
             (new,) = copy.execute("SELECT messages.publish('orders', '4')").fetchone() or (0,)
     finally:
         cluster.drop_database(restored)
-    assert "orders" in printed
+    _, expected = shown("backup.md", "shell: restore")
+    assert flat(printed) == flat(expected.replace("restored", restored))
     assert (left, done) == ([(2,), (3,)], [(1, "success")])
     assert new > 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,8 +13,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_pgqueue.spark import drain, repair
 from tests.archive import cut, make_partition
+from tests.dead_messages import handling
 from tests.test_docs import of_page
+from tools import ROOT
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -111,3 +115,42 @@ def test_each_kind_of_difference_is_found_and_nothing_else(
         "stray": "invoice without success",
     }
     assert len(found) == 6
+
+
+def printed(mark: str) -> dict[str, Any]:
+    """Return the summary that the page shows below a command, without what it leaves out."""
+    pattern = rf"^<!-- shell: {mark} -->\n```sh\n[^`]*```\n\n```text\n(.*?)^```$"
+    (text,) = re.findall(pattern, (ROOT / PAGE).read_text(), re.M | re.S)
+    summary: dict[str, Any] = json.loads(text.replace(", …", ""))
+    return summary
+
+
+def test_a_drain_has_the_summary_that_the_page_shows(spark: SparkSession, conn: Connection, dsn: str) -> None:
+    conn.execute("SELECT messages.create_queue('orders')")
+    conn.execute(
+        "SELECT messages.publish_batch('orders', '[{\"no\": 1}]' || jsonb_agg(jsonb_build_object('order_id', n)))"
+        " FROM generate_series(1, 2000) n"
+    )
+    packing: dict[str, Any] = {"__name__": "__main__"}
+    (code,) = (code for code in of_page(PAGE, "py") if code.startswith("# packing.py"))
+    exec(compile(code, PAGE, "exec"), packing)
+    summary = drain(spark, queue="orders", function=packing["pack"], dsn=dsn, run_id="nightly-2026-11-21")
+    assert printed("drain").items() <= summary.items()
+
+
+def test_a_repair_has_the_summary_that_the_page_shows(
+    spark: SparkSession, conn: Connection, connect: Callable[[], Connection], dsn: str
+) -> None:
+    conn.execute("SELECT messages.create_queue('orders'), setval('messages.message_id_seq', 9212)")
+    conn.execute("SELECT messages.publish_batch('orders', to_jsonb(array_fill('{\"city\": 1}'::jsonb, ARRAY[500])))")
+    conn.execute(
+        "SELECT messages.archive(lock_token, array_agg(id), 'failed', 'no country')"
+        " FROM messages.lease('orders', 500) GROUP BY lock_token"
+    )
+    repairs: dict[str, Any] = {"__name__": "__main__"}
+    (code,) = (code for code in of_page("docs/how-to/dead-messages.md", "python") if code.startswith("# repairs.py"))
+    exec(compile(code, PAGE, "exec"), repairs)
+    with handling(connect()):
+        summary = repair(spark, cause="49a8514b5b1c", function=repairs["add_country"], canary=10, dsn=dsn)
+    del summary["ids"]["requeued"][2:]
+    assert summary == printed("repair")

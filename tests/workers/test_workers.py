@@ -23,6 +23,7 @@ Connection = psycopg.Connection[Any]
 PAGES = ROOT / "docs" / "how-to"
 HANDLE_TS = """
 export async function handle(body: any, lost: AbortSignal): Promise<void> {
+  console.log(body);
   await new Promise((resolve) => setTimeout(resolve, 1000 * (body.seconds ?? 0)));
   if (body.fails) throw new Error("no such order");
 }
@@ -34,10 +35,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 )
 
 func handle(lost context.Context, body json.RawMessage) error {
+	fmt.Println(string(body))
 	var order struct {
 		Seconds float64
 		Fails   bool
@@ -110,7 +113,13 @@ def worker(conn: Connection, program: tuple[Path, list[str]]) -> Iterator[Callab
     def start(seconds: int) -> subprocess.Popen[str]:
         lease = str(seconds) if command[0] != "./worker" else f"{seconds}s"
         process = subprocess.Popen(
-            [*command, lease], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [*command, lease],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         started.append(process)
         return process
@@ -132,6 +141,22 @@ def stopped(process: subprocess.Popen[str]) -> str:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     return errors
+
+
+def test_it_prints_what_its_page_shows(
+    conn: Connection,
+    queue: Callable[..., str],
+    program: tuple[Path, list[str]],
+    worker: Callable[..., subprocess.Popen[str]],
+) -> None:
+    page = "worker-go.md" if program[1][0] == "./worker" else "worker-typescript.md"
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", (PAGES / page).read_text(), re.M | re.S)
+    queue("orders")
+    run(conn, verbs.publish("orders", {"order_id": 7}))
+    process = worker(60)
+    until(lambda: len(results(conn)) == 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == shown
 
 
 def test_it_finishes_what_comes_and_gives_back_what_fails(
