@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from airflow_provider_pgqueue.cli.program import program
 from tests.core.cli.conftest import program_folder
-from tests.core.cli.test_docs import words
+from tests.core.cli.test_docs import UNSAFE, words
 from tests.dead_messages import died_at, handling
 from tools import ROOT
 from tools.postgres import Cluster
@@ -91,9 +91,8 @@ def shown(page: str, mark: str = "shell: shown") -> tuple[str, str]:
 
 
 def flat(text: str) -> list[str]:
-    """Return the words of a text, without what an unsafe server of a test adds to them."""
-    lines = (line for line in words(text) if line[:2] not in (["warning", "settings"], ["fix", "set"]))
-    return list(chain.from_iterable(lines))
+    """Return the words of a text, without what the server of the tests adds to them."""
+    return list(chain.from_iterable(line for line in words(text) if line[:2] not in UNSAFE))
 
 
 @pytest.mark.parametrize(

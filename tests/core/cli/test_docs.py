@@ -20,6 +20,8 @@ from tools.postgres import Cluster
 
 PAGE = (ROOT / "docs" / "reference" / "command-line.md").read_text()
 Shell = Callable[..., subprocess.Popen[str]]
+# What `doctor` finds on the server of the tests, which is not durable.
+UNSAFE = (["warning", "settings"], ["fix", "set"])
 
 
 def blocks(page: str, shell: str) -> list[str]:
@@ -82,8 +84,10 @@ def test_the_three_shells_of_the_documentation_work(shell: Shell, empty_dsn: str
     assert "(4 rows)" in shown
     assert packed.startswith("packing order 7\npacking order 8\npacking order 9\n")
     assert words(packed) == words(printed("worker"))
-    outputs = [finish(shell(code)) for code in blocks(PAGE, "after")]
-    assert words(outputs[0]) == words(printed("after"))
+    after = re.findall(r"^<!-- shell: after -->\n```sh\n(.*?)^```\n\n(?:```text\n(.*?)^```)?", PAGE, re.M | re.S)
+    for code, text in after:
+        found = words(finish(shell(code)))
+        assert [line for line in found if line[:2] not in UNSAFE] == words(text)
     with psycopg.connect(empty_dsn) as conn:
         rows = conn.execute(
             "SELECT result, dismissed_for, count(*) FROM messages.archive_overview GROUP BY 1, 2 ORDER BY 1"
