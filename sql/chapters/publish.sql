@@ -66,8 +66,12 @@ BEGIN
         END IF;
         moment := clock_timestamp();       -- this call may have waited for another publisher
     END IF;
+    -- Again from the queue: this may have waited while another session dropped it.
     INSERT INTO messages.message_rows (id, queue_name, message, created_at, visible_at, reference)
-    VALUES (new_id, policy.queue_name, publish.message, moment, moment, publish.reference);
+    SELECT new_id, q.queue_name, publish.message, moment, moment, publish.reference FROM messages.queue q WHERE q.queue_name = policy.queue_name;
+    IF NOT FOUND THEN
+        PERFORM messages.raise_unknown_queue(publish.queue_name);
+    END IF;
     -- Mostly without the cost of notify_for()
     IF policy.notify = 'gated' OR pg_sequence_last_value('messages.notifications_paused_until') > extract(epoch FROM moment) * 1000000 THEN
         PERFORM messages.notify_for(policy.queue_name, new_id);
@@ -194,6 +198,9 @@ BEGIN
            insert_messages.group_keys[body.number], keys[body.number]
       FROM messages.queue q CROSS JOIN jsonb_array_elements(insert_messages.messages) WITH ORDINALITY AS body (value, number)
      WHERE q.queue_name = insert_messages.queue_name COLLATE "default";
+    IF NOT FOUND THEN                      -- this waited while another session dropped the queue
+        PERFORM messages.raise_unknown_queue(insert_messages.queue_name);
+    END IF;
     INSERT INTO messages.timer (queue_name, at, ids, group_key)
     SELECT DISTINCT insert_messages.queue_name, due_times.at, '{}'::bigint[], g.key
       FROM unnest(insert_messages.group_keys) AS g (key) CROSS JOIN (VALUES (moment), (due + cardinality(ids) * interval '1 us')) AS due_times (at)
