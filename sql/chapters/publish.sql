@@ -33,6 +33,7 @@ DECLARE
     known    bigint;
     notified text;
 BEGIN
+    LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;      -- before the queue is read, or drop_queue could delete it meanwhile
     -- One statement covers the usual case; publish_batch() takes what the statement refuses.
     SELECT q.queue_name, q.dedup_window, q.notify INTO policy
       FROM messages.queue q
@@ -66,12 +67,8 @@ BEGIN
         END IF;
         moment := clock_timestamp();       -- this call may have waited for another publisher
     END IF;
-    -- Again from the queue: this may have waited while another session dropped it.
     INSERT INTO messages.message_rows (id, queue_name, message, created_at, visible_at, reference)
-    SELECT new_id, q.queue_name, publish.message, moment, moment, publish.reference FROM messages.queue q WHERE q.queue_name = policy.queue_name;
-    IF NOT FOUND THEN
-        PERFORM messages.raise_unknown_queue(publish.queue_name);
-    END IF;
+    VALUES (new_id, policy.queue_name, publish.message, moment, moment, publish.reference);
     -- Mostly without the cost of notify_for()
     IF policy.notify = 'gated' OR pg_sequence_last_value('messages.notifications_paused_until') > extract(epoch FROM moment) * 1000000 THEN
         PERFORM messages.notify_for(policy.queue_name, new_id);
@@ -198,7 +195,7 @@ BEGIN
            insert_messages.group_keys[body.number], keys[body.number]
       FROM messages.queue q CROSS JOIN jsonb_array_elements(insert_messages.messages) WITH ORDINALITY AS body (value, number)
      WHERE q.queue_name = insert_messages.queue_name COLLATE "default";
-    IF NOT FOUND THEN                      -- this waited while another session dropped the queue
+    IF NOT FOUND THEN                      -- dropped by a session that this one waited for
         PERFORM messages.raise_unknown_queue(insert_messages.queue_name);
     END IF;
     INSERT INTO messages.timer (queue_name, at, ids, group_key)
@@ -471,6 +468,10 @@ DECLARE
     changed boolean;
 BEGIN
     PERFORM messages.topic_regex(coalesce(bind_topic.pattern, '')), messages.check_queue(bind_topic.queue_name, 'consume');
+    PERFORM FROM messages.queue q WHERE q.queue_name = bind_topic.queue_name COLLATE "default" FOR KEY SHARE;
+    IF NOT FOUND THEN                      -- dropped by a session that this one waited for
+        PERFORM messages.raise_unknown_queue(bind_topic.queue_name);
+    END IF;
     INSERT INTO messages.topic_binding (queue_name, pattern) VALUES (bind_topic.queue_name, bind_topic.pattern)
     ON CONFLICT DO NOTHING;
     changed := FOUND;

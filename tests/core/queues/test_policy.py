@@ -113,6 +113,32 @@ def test_a_drop_waits_for_publishers_so_that_no_message_is_left_without_a_queue(
             drop.result(timeout=20)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "messages.publish('orders', '1')",
+        "messages.publish('orders', '1', dedup_key => 'k')",
+        "messages.publish('orders', '1', priority => 9)",
+        "messages.publish('orders', '1', group_key => 'g')",
+        "messages.publish_batch('orders', '[1, 2]')",
+        "messages.publish_batch('orders', '[1, 2]', dedup_keys => '{k,l}')",
+        "messages.bind_topic('orders', 'eu.*')",
+    ],
+)
+def test_whoever_waited_for_a_drop_is_told_and_leaves_nothing(connect: Connect, queue: Queue, call: str) -> None:
+    conn, publisher, dropper = connect(), connect(), connect(autocommit=False)
+    run(dropper, verbs.drop_queue(queue("orders")))
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(publisher.execute, f"SELECT {call}".encode())
+        until_waiting(conn)
+        dropper.commit()
+        with pytest.raises(psycopg.Error, match="queue 'orders' does not exist") as error:
+            waits.result(timeout=20)
+    assert error.value.sqlstate == "PQ001"
+    for table in (b"message", b"timer", b"dedup", b"topic_binding"):
+        assert conn.execute(b"TABLE messages." + table).fetchall() == []
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_drop_that_would_not_see_what_publishers_commit_meanwhile_is_refused(
     conn: Connection, queue: Queue, level: str
