@@ -140,7 +140,11 @@ BEGIN
         RETURN;
     END IF;
     IF policy.max_leased IS NOT NULL AND NOT consumes THEN
-        wanted := least(wanted, messages.leases_left(prepare_lease.queue_name, policy.max_leased));
+        -- Read the policy again: the session that this one waited for may have changed it.
+        PERFORM messages.lock_queue(prepare_lease.queue_name);
+        SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = prepare_lease.queue_name COLLATE "default";
+        PERFORM messages.check_lease(prepare_lease.queue_name, policy.paused, wanted, NULL);
+        wanted := least(wanted, CASE WHEN policy.max_leased IS NOT NULL THEN messages.leases_left(prepare_lease.queue_name, policy.max_leased) END);
     END IF;
     moment := clock_timestamp();
     IF policy.rate_limit IS NOT NULL AND wanted > 0 THEN

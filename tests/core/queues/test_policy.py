@@ -223,6 +223,24 @@ def test_a_lease_that_stays_uncommitted_holds_up_others_for_a_second_and_then_th
     assert len(run(conn, verbs.lease("orders", max_messages=9))) == 7
 
 
+def test_a_lease_that_waited_for_a_change_of_the_policy_keeps_to_the_new_one(connect: Connect, queue: Queue) -> None:
+    conn, consumer, admin = connect(), connect(), connect(autocommit=False)
+    run(conn, verbs.publish_batch(queue("orders", max_leased=10), range(20)))
+    with ThreadPoolExecutor(1) as pool:
+        run(admin, verbs.alter_queue("orders", max_leased=2))
+        waits = pool.submit(run, consumer, verbs.lease("orders", max_messages=10))
+        until_waiting(conn)
+        admin.commit()
+        assert len(waits.result(timeout=20)) == 2
+        run(admin, verbs.alter_queue("orders", max_leased=5))
+        run(admin, verbs.pause_queue("orders"))
+        waits = pool.submit(run, consumer, verbs.lease("orders", max_messages=10))
+        until_waiting(conn)
+        admin.commit()
+        with pytest.raises(QueuePaused):
+            waits.result(timeout=20)
+
+
 def test_transactions_that_lease_from_two_limited_queues_in_different_order_end(connect: Connect, queue: Queue) -> None:
     conn, barrier = connect(), Barrier(2)
     names = [queue("orders", max_leased=5), queue("others", max_leased=5)]
