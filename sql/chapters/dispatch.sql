@@ -71,10 +71,13 @@ BEGIN
                AND free.run_id = format('pgqueue__%s__%s__%s', dispatch_messages.queue_name, batch.ids[1], batch.attempt) FOR UPDATE SKIP LOCKED);
         INSERT INTO messages.dispatch (queue_name, dag_id, run_id, on_failure, lease_for, dispatched_by, lock_token, ids)
         VALUES (dispatch_messages.queue_name, dispatch_messages.dag_id,
-                concat_ws('__', 'pgqueue', dispatch_messages.queue_name, batch.ids[1], batch.attempt,
-                          (SELECT nullif(count(*), 0) FROM messages.dispatch d
-                            WHERE d.dag_id = dispatch_messages.dag_id
-                              AND starts_with(d.run_id || '__', format('pgqueue__%s__%s__%s__', dispatch_messages.queue_name, batch.ids[1], batch.attempt)))),
+                (SELECT free.run_id
+                   FROM format('pgqueue__%s__%s__%s', dispatch_messages.queue_name, batch.ids[1], batch.attempt) AS run (id)
+                  CROSS JOIN generate_series(0, (SELECT count(*) FROM messages.dispatch d
+                                                  WHERE d.dag_id = dispatch_messages.dag_id AND starts_with(d.run_id, run.id))) AS n
+                  CROSS JOIN LATERAL concat_ws('__', run.id, nullif(n, 0)) AS free (run_id)
+                  WHERE NOT EXISTS (SELECT FROM messages.dispatch d WHERE d.dag_id = dispatch_messages.dag_id AND d.run_id = free.run_id)
+                  ORDER BY n LIMIT 1),
                 dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
         RETURNING dispatch_id, queue_name, dag_id, run_id, ids, opened_at, started_at, seen_at INTO opened;
         -- The messages belong to the run, however it ends.

@@ -201,6 +201,31 @@ def test_a_run_id_is_never_used_twice(conn: Connection, queue: Queue) -> None:
     assert second.run_id == f"pgqueue__orders__{id_}__1__1"
 
 
+def test_a_run_id_is_free_where_another_queue_has_one_that_begins_alike(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    run(conn, verbs.publish(queue("orders__1"), 2))
+    (other,) = dispatch(conn, "orders__1")
+    (first,) = dispatch(conn)
+    end(conn, first, "lost")
+    (second,) = dispatch(conn)
+    assert {other.run_id, second.run_id} == {"pgqueue__orders__1__2__1", "pgqueue__orders__1__2"}
+
+
+def test_a_run_id_is_free_after_both_runs_of_an_attempt_were_refused(
+    connect: Callable[..., Connection], conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    repeats = connect(autocommit=False)
+    (first,) = dispatch(conn)
+    end(conn, first, "refused")
+    end(repeats, first, "refused")  # holds the dispatch until its commit, so that its id is not free
+    (second,) = dispatch(conn)
+    repeats.commit()
+    end(conn, second, "refused")
+    (third,) = dispatch(conn)
+    assert (second.run_id, third.run_id) == (f"{first.run_id}__1", first.run_id)
+
+
 def test_a_lease_that_expired_goes_to_another_run_and_the_old_one_changes_nothing(
     conn: Connection, queue: Queue
 ) -> None:
