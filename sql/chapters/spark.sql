@@ -318,8 +318,9 @@ BEGIN
                 remembered AS (
                     INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
                     SELECT DISTINCT ON (n.target COLLATE "C", n.dedup_key COLLATE "C")
-                           n.target, n.dedup_key, n.id, $3 + coalesce($4, q.dedup_window)
-                      FROM numbered n JOIN messages.queue q ON q.queue_name = n.target
+                           n.target, n.dedup_key, n.id, $3 + coalesce($4, q.dedup_window, '0')
+                      -- The trigger refuses a message of a queue that was dropped since the check above.
+                      FROM numbered n LEFT JOIN messages.queue q ON q.queue_name = n.target
                      WHERE n.dedup_key IS NOT NULL
                      ORDER BY n.target COLLATE "C", n.dedup_key COLLATE "C", n.place
                     ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+
+from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -46,3 +49,22 @@ def test_no_other_login_writes_to_a_stage(conn: Connection, connect: Connect) ->
     with refused, connect(user="bob").cursor().copy(columns) as copy:
         copy.write_row((2, 0, "2"))
     ann.execute(ROW.format(name).encode())
+
+
+def test_a_run_is_not_done_where_its_queue_was_dropped_meanwhile(conn: Connection, connect: Connect) -> None:
+    ((table,),) = conn.execute("SELECT messages.stage_publish('a stage', 'orders')")
+    keyed = "INSERT INTO {} (attempt, ordinal, message, dedup_key) VALUES (1, 0, '7', 'k')"
+    conn.execute(keyed.format(table).encode())
+    publisher, dropper = connect(), connect(autocommit=False)
+    dropper.execute(
+        "LOCK TABLE messages.dedup IN ACCESS EXCLUSIVE MODE"
+    )  # the publisher waits after its check of the queue
+    with ThreadPoolExecutor(1) as pool:
+        winners = '[{"partition": 0, "attempt": 1, "rows": 1}]'
+        publish = "SELECT messages.publish_staged('a stage', 'a run', %s, 'orders')"
+        waits = pool.submit(publisher.execute, publish, [winners])
+        until_waiting(conn)
+        dropper.execute("SELECT messages.drop_queue('orders')")
+        dropper.commit()
+        with pytest.raises(psycopg.Error, match="queue 'orders' does not exist"):
+            waits.result(timeout=20)
