@@ -122,7 +122,7 @@ BEGIN
     END IF;
     -- Whole months, as far as the partitions before and after leave room.
     SELECT greatest(date_trunc('month', oldest), max(p.end_at) FILTER (WHERE p.end_at <= oldest)),
-           least(date_trunc('month', newest) + interval '1 month', min(p.first_at) FILTER (WHERE p.first_at > newest))
+           least(date_trunc('month', newest) + interval '1 month', min(p.first_at) FILTER (WHERE p.first_at > oldest))
       INTO first_at, end_at FROM messages.archive_partitions() p;
     name := format('message_archive_%s_to_%s', to_char(first_at, 'YYYYMMDD'), to_char(end_at, 'YYYYMMDD'));
     ALTER TABLE messages.archive_rows DETACH PARTITION messages.message_archive_default;
@@ -130,13 +130,16 @@ BEGIN
     EXECUTE format('CREATE TABLE messages.message_archive_default (LIKE messages.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name);
     PERFORM messages.keep_private('messages.message_archive_default');
     ALTER TABLE messages.message_archive_default REPLICA IDENTITY FULL;
+    -- What lies behind the next partition is for the next call.
+    EXECUTE format('WITH later AS (DELETE FROM messages.%I a WHERE a.archived_at >= %L RETURNING a.*)
+                    INSERT INTO messages.message_archive_default SELECT * FROM later', name, end_at);
     EXECUTE format('ALTER TABLE messages.archive_rows ATTACH PARTITION messages.%I FOR VALUES FROM (%L) TO (%L)', name, first_at, end_at);
     ALTER TABLE messages.archive_rows ATTACH PARTITION messages.message_archive_default DEFAULT;
     PERFORM messages.make_archive_partitions();
     RETURN name;
 END $$;
 COMMENT ON FUNCTION messages.adopt_archive_default() IS
-    'Turns the default partition of the archive into a partition for the months of its messages, puts an empty default partition in its place, and returns the name (NULL: it was empty). Moves no message; reads that partition once, while the archive is locked. PQ016: the archive is in use.'
+    'Turns the default partition of the archive into a partition for the months of its messages, puts an empty default partition in its place, and returns the name (NULL: it was empty). Moves only messages that lie behind another partition, which stay for the next call; reads that partition once, while the archive is locked. PQ016: the archive is in use.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.apply_retention(
@@ -148,6 +151,7 @@ AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
     old    record;
+    keep   text;
     kept   boolean;
     gone   record;
 BEGIN
@@ -159,13 +163,18 @@ BEGIN
            AND has_table_privilege(p.partition, 'DELETE')          -- leave out what another role made by hand
     LOOP
         -- One row keeps the whole partition: a message of a queue with a longer retention, or an open dead message.
-        EXECUTE format($keep$
+        keep := format($keep$
             SELECT EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= $3 AND d.archived_at < $1)
                 OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.archive_retention r ON r.queue_name = a.queue_name
                             WHERE r.retention IS NULL OR $1 > $2 - r.retention)
-            $keep$, old.partition) INTO kept USING old.end_at, moment, old.first_at;
+            $keep$, old.partition);
+        EXECUTE keep INTO kept USING old.end_at, moment, old.first_at;
         CONTINUE WHEN kept;
         BEGIN
+            -- Again, with the lock: a transaction that it waited for may have archived a message there.
+            EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', old.partition);
+            EXECUTE keep INTO kept USING old.end_at, moment, old.first_at;
+            CONTINUE WHEN kept;
             PERFORM messages.drop_and_record_partition(old.partition::regclass);
             partitions_dropped := partitions_dropped + 1;
             PERFORM messages.record_maintenance_step('apply_retention', old.partition::text);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
+from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -151,3 +153,41 @@ def test_retention_does_not_wait_for_somebody_who_reads_the_partition(connect: C
     assert run(conn, verbs.maintain())["partitions_dropped"] == 0
     reader.rollback()
     assert conn.execute("SELECT partitions_dropped FROM messages.apply_retention()").fetchone() == (1,)
+
+
+def test_retention_keeps_what_was_archived_while_it_waited_for_the_partition(connect: Connect, queue: Queue) -> None:
+    conn, archiver, cleaner = connect(), connect(autocommit=False), connect()
+    run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
+    age(conn, 80, "orders")
+    archiver.execute(
+        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
+        " SELECT created_at, archived_at, 'returns', 'failed', message FROM messages.message_archive"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        retention = pool.submit(cleaner.execute, "SELECT * FROM messages.apply_retention()")
+        until_waiting(conn)
+        archiver.commit()
+        assert retention.result(timeout=20).fetchone() == (0, 1)
+    assert kept(conn) == ["returns"]
+
+
+def test_the_default_partition_is_adopted_in_parts_where_another_lies_between(conn: Connection) -> None:
+    conn.execute(
+        "CREATE TABLE messages.later PARTITION OF messages.archive_rows"
+        " FOR VALUES FROM ('2041-03-01') TO ('2041-04-01')"
+    )
+    for month in (2, 3, 5):
+        conn.execute(
+            "INSERT INTO messages.message_archive (created_at, archived_at, result, message)"
+            " VALUES (now(), make_date(2041, %s, 10), 'success', to_jsonb(%s))",
+            [month, month],
+        )
+    adopt = "SELECT messages.adopt_archive_default()"
+    adopted = [conn.execute(adopt).fetchone() for _ in range(3)]
+    assert adopted == [("message_archive_20410201_to_20410301",), ("message_archive_20410501_to_20410601",), (None,)]
+    rows = conn.execute("SELECT message, tableoid::regclass::text FROM messages.message_archive ORDER BY archived_at")
+    assert rows.fetchall() == [
+        (2, f"messages.{adopted[0][0]}"),
+        (3, "messages.later"),
+        (5, f"messages.{adopted[1][0]}"),
+    ]
