@@ -85,6 +85,10 @@ BEGIN
     UPDATE messages.message_rows m SET lock_token = NULL
       FROM after a JOIN before b USING (id)
      WHERE m.id = a.id AND a.lock_token = b.lock_token AND b.lock_expires_at <= moment AND a.lock_expires_at > b.lock_expires_at;
+    -- The lease, and its timer, are those of the queue that the message left.
+    UPDATE messages.message_rows m SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL
+      FROM after a JOIN before b USING (id)
+     WHERE m.id = a.id AND m.lock_expires_at IS NOT NULL AND a.queue_name <> b.queue_name;
     -- A message with another group, or with a new time while it waits in its group, joins again; the group that it left may have room.
     FOR moved IN
         SELECT a.queue_name, array_agg(a.id) AS ids FROM after a JOIN before b USING (id)

@@ -82,6 +82,21 @@ def test_a_message_that_is_inserted_under_a_lock_comes_back_at_its_end(conn: Con
     until(lambda: run(conn, verbs.lease("orders")), what="the end of the lock")
 
 
+def test_a_leased_message_that_is_moved_to_another_queue_stops_neither(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    queue("returns", max_attempts=1)
+    run(conn, verbs.publish_batch("orders", range(4), group_keys=["a", "a", "b", "b"]))
+    first, second = run(conn, verbs.lease("orders", max_messages=2))
+    conn.execute("UPDATE messages.message SET queue_name = 'returns' WHERE id = %s", [first.id])
+    (next_one,) = until(lambda: run(conn, verbs.lease("orders")))
+    assert next_one.body == 1
+    archive = "SELECT messages.archive(%s, %s)"
+    assert conn.execute(archive, [second.lock_token, [first.id, second.id]]).fetchall() == [(second.id,)]
+    (moved,) = until(lambda: run(conn, verbs.lease("returns")))
+    assert moved.id == first.id
+    assert run(conn, verbs.archive(moved.lock_token, [moved.id])) == [moved.id]
+
+
 def test_a_message_that_was_requeued_often_is_requeued_again(conn: Connection, queue: Queue) -> None:
     queue("orders")
     conn.execute(ARCHIVED.format("requeues", "'orders', 'failed'", "32767").encode())
