@@ -201,7 +201,7 @@ BEGIN
     -- The places in the log are transactions of the server that the archive comes from. If they lie in the future of this
     -- server, no reader would get them for years: move them into its past, in the same order.
     SELECT max(a.xid) INTO newest FROM messages.archive_rows a;
-    IF newest >= horizon THEN
+    IF newest >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint THEN
         UPDATE messages.archive_rows a SET xid = floor(a.xid::numeric * (horizon - 1) / newest);
         GET DIAGNOSTICS renamed = ROW_COUNT;
     END IF;

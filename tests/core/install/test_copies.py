@@ -79,6 +79,16 @@ def test_a_dump_goes_on_in_another_cluster_after_one_more_installation(
         goes_on(copy, ids)
 
 
+def test_a_transaction_of_another_database_does_not_make_an_original_a_copy(cluster: Cluster, conn: Connection) -> None:
+    with psycopg.connect(cluster.dsn()) as elsewhere:
+        elsewhere.execute("SELECT pg_current_xact_id()")  # older than all that follows
+        busy(conn)
+        places = "SELECT id, xid FROM messages.message_archive ORDER BY id"
+        before = conn.execute(places).fetchall()
+        assert conn.execute("SELECT messages.adopt_copy() ->> 'archive_moved'").fetchone() == ("0",)
+        assert conn.execute(places).fetchall() == before != []
+
+
 @pytest.fixture
 def original(other: Cluster) -> Iterator[Connection]:
     """A session to a queue of its own on the other cluster."""
