@@ -114,7 +114,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
     END IF;
     BEGIN
-        IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group > 1 THEN     -- in the order of drop_queue
+        IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group IS NOT NULL THEN     -- in the order of drop_queue
             LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;
         END IF;
         SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
@@ -144,7 +144,12 @@ BEGIN
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
-    IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group > before.max_leased_per_group THEN
+    -- What nobody has leased at a place that its group no longer has waits in the group again.
+    UPDATE messages.message_rows m SET place = NULL, due_at = coalesce(m.due_at, m.visible_at), visible_at = 'infinity'
+     WHERE after.max_leased_per_group < before.max_leased_per_group AND m.ctid = ANY (ARRAY(
+        SELECT w.ctid FROM messages.message_rows w
+         WHERE w.queue_name = after.queue_name AND w.place > after.max_leased_per_group AND w.lock_expires_at IS NULL FOR UPDATE SKIP LOCKED));
+    IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group <> before.max_leased_per_group THEN
         entered := messages.fill_groups(alter_queue.queue_name);
         IF entered <> '{}' THEN
             PERFORM messages.notify_for(alter_queue.queue_name, 0);

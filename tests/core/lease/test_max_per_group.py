@@ -57,6 +57,21 @@ def test_what_waits_behind_others_comes_back_for_the_room_that_there_is(conn: Co
     assert conn.execute(ready).fetchone() == (1,)
 
 
+def test_a_lower_limit_holds_for_what_is_ready_already(conn: Connection, other: Connection, queue: Queue) -> None:
+    queue("orders", max_leased_per_group=5)
+    publish(conn, *(f"a{n}" for n in range(1, 9)))
+    a1, a2 = lease(conn, max_messages=2)
+    run(conn, verbs.alter_queue("orders", max_leased_per_group=1))
+    assert lease(other) == []
+    finish(conn, a1)
+    assert lease(other) == []
+    finish(conn, a2)
+    for number in range(3, 9):
+        (message,) = lease(other)
+        assert message.body == f"a{number}"
+        finish(other, message)
+
+
 def test_where_several_may_be_leased_a_delayed_one_lets_others_pass(
     conn: Connection, other: Connection, queue: Queue
 ) -> None:
