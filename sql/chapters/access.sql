@@ -32,6 +32,8 @@ BEGIN
         RAISE EXCEPTION 'role % reads the messages of all queues', quote_literal(grant_queue.role_name) USING ERRCODE = 'PQ004',
             HINT = 'Revoke messages_reader, messages_pipeline, messages_raw and SELECT on messages.message from it first, or give another role: while it has these, a limit to some queues means nothing.';
     END IF;
+    -- One grant at a time: PostgreSQL fails if two sessions make a role a member of a group at once.
+    LOCK TABLE messages.queue_grant IN SHARE ROW EXCLUSIVE MODE;
     PERFORM FROM messages.queue q WHERE q.queue_name = grant_queue.queue_name COLLATE "default" FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(grant_queue.queue_name);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -11,8 +13,10 @@ from airflow_provider_pgqueue.core import migrate, migrations
 from airflow_provider_pgqueue.core.installation import leave_out_roles
 from tests.core.maintenance.test_health import internal as internal_check
 from tests.core.roles.test_roles import Login, internal
+from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
 
 GENEROUS = """
     ALTER DEFAULT PRIVILEGES {role} GRANT ALL ON TABLES TO stranger;
@@ -176,6 +180,19 @@ def test_a_grant_that_was_passed_on_goes_with_the_right_to_pass_it_on(conn: Conn
     worker.execute("GRANT SELECT ON messages.message TO friend")
     conn.execute((finding(conn)[2] or "").encode())
     assert finding(conn)[0] == "ok"
+
+
+def test_two_grants_to_a_new_role_at_once_succeed(connect: Connect, conn: Connection, login: Login) -> None:
+    login("bob")
+    conn.execute("SELECT messages.create_queue('orders'), messages.create_queue('returns')")
+    first, second = connect(autocommit=False), connect()
+    grant = "SELECT messages.grant_queue(%s, 'bob', 'consume')"
+    first.execute(grant, ["orders"])
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(second.execute, grant, ["returns"])
+        until_waiting(conn)
+        first.commit()
+        assert waits.result(timeout=20).fetchone() == (True,)
 
 
 BEYOND_THE_LIST = {
