@@ -345,6 +345,8 @@ BEGIN
      WHERE q.queue_name = repair_lanes.queue_name COLLATE "default"
        AND NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = q.queue_name AND l.priority = lacking.priority)
     ON CONFLICT DO NOTHING;
+    -- Lock first: an UPDATE that waits for another session has made its sequence already.
+    PERFORM FROM messages.lane l WHERE l.queue_name = repair_lanes.queue_name COLLATE "default" AND l.used AND l.mark IS NULL FOR NO KEY UPDATE;
     UPDATE messages.lane l SET mark = CASE WHEN l.used THEN messages.create_mark() END
      WHERE l.queue_name = repair_lanes.queue_name COLLATE "default"
        AND (l.used OR l.mark IS NOT NULL) AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.core.errors import QueuePaused
-from tests.waiting import until
+from tests.waiting import until, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -145,6 +146,22 @@ def test_maintenance_makes_lanes_again(conn: Connection, queue: Queue, damage: s
     assert bodies(lease(conn, 3)) == ["high", "usual"]
     run(conn, verbs.publish("orders", "low", priority=0))
     assert bodies(lease(conn, 3)) == ["low"]
+
+
+def test_two_maintenance_runs_at_once_make_one_mark_for_a_lane(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 1, priority=9))
+    count = "SELECT count(*) FROM pg_class WHERE relnamespace = 'messages'::regnamespace AND relname ~ '^mark_[0-9]+$'"
+    ((before,),) = conn.execute(count)
+    first, second = connect(autocommit=False), connect()
+    first.execute("SELECT messages.scan_next('')")
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(second.execute, "SELECT messages.scan_next('')")
+        until_waiting(conn)
+        first.commit()
+        waits.result(timeout=20)
+    assert conn.execute(count).fetchone() == (before + 1,)
 
 
 def test_a_message_that_comes_back_at_once_keeps_its_place_and_one_with_a_delay_comes_in_its_time(
