@@ -175,7 +175,9 @@ BEGIN
     -- with several places, if it has a delay.
     WITH back AS (
         UPDATE messages.message_rows m
-           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, place = NULL, due_at = coalesce(m.due_at, m.visible_at), visible_at = 'infinity',
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, place = NULL, visible_at = 'infinity',
+               -- Where keys take turns, due_at is its turn, and its delay counts.
+               due_at = coalesce(greatest(m.due_at, nullif(m.visible_at, 'infinity')), m.created_at),
                attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
           FROM (SELECT m.ctid AS tid, m.place
                   FROM messages.message_rows m JOIN messages.queue q ON q.queue_name = m.queue_name

@@ -85,6 +85,16 @@ def test_where_several_may_be_leased_a_delayed_one_lets_others_pass(
     assert lease(conn) == []
 
 
+def test_a_delay_holds_where_keys_take_turns_too(conn: Connection, other: Connection, queue: Queue) -> None:
+    queue("orders", max_leased_per_group=2, fair_by="group")
+    publish(conn, "a1", "b1")
+    for message in lease(conn):
+        run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
+    scan_again(conn)
+    assert lease(other) == []
+    assert conn.execute("SELECT FROM messages.message WHERE due_at > clock_timestamp()").rowcount == 2
+
+
 def test_a_lease_that_ended_lets_one_in_and_not_two(conn: Connection, other: Connection, queue: Queue) -> None:
     queue("orders", max_leased_per_group=2)
     publish(conn, "a1", "a2", "a3", "a4")
