@@ -144,11 +144,13 @@ BEGIN
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
-    -- What nobody has leased at a place that its group no longer has waits in the group again.
-    UPDATE messages.message_rows m SET place = NULL, due_at = coalesce(greatest(m.due_at, m.visible_at), m.created_at), visible_at = 'infinity'
-     WHERE after.max_leased_per_group < before.max_leased_per_group AND m.ctid = ANY (ARRAY(
-        SELECT w.ctid FROM messages.message_rows w
-         WHERE w.queue_name = after.queue_name AND w.place > after.max_leased_per_group AND w.lock_expires_at IS NULL FOR UPDATE SKIP LOCKED));
+    IF after.max_leased_per_group < before.max_leased_per_group THEN
+        -- What nobody has leased at a place that its group no longer has waits in the group again.
+        UPDATE messages.message_rows m SET place = NULL, due_at = coalesce(greatest(m.due_at, m.visible_at), m.created_at), visible_at = 'infinity'
+         WHERE m.ctid = ANY (ARRAY(
+            SELECT w.ctid FROM messages.message_rows w
+             WHERE w.queue_name = after.queue_name AND w.place > after.max_leased_per_group AND w.lock_expires_at IS NULL FOR UPDATE SKIP LOCKED));
+    END IF;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group <> before.max_leased_per_group THEN
         entered := messages.fill_groups(alter_queue.queue_name);
         IF entered <> '{}' THEN

@@ -11,10 +11,8 @@ from threading import Event
 from typing import Any
 
 import psycopg
-import pytest
 
 from airflow_provider_pgqueue.core import PgQueueError, run, verbs
-from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -141,33 +139,6 @@ def test_a_queue_is_dropped_and_purged_while_everybody_works(connect: Connect, q
     unexpected = {what: number for result in results for what, number in result.items() if " PQ" not in what}
     assert unexpected == {}
     assert all(result[f"{act.__name__} PQ"] for act, result in zip(ACTS, results, strict=True))
-
-
-PUBLISHES = {
-    "one": "SELECT messages.publish('orders', '1')",
-    "with a dedup key": "SELECT messages.publish('orders', '1', dedup_key => 'k')",
-    "with a priority": "SELECT messages.publish('orders', '1', priority => 5)",
-    "in a group": "SELECT messages.publish('orders', '1', group_key => 'g')",
-    "many": "SELECT messages.publish_batch('orders', '[1, 2]')",
-    "many with dedup keys": "SELECT messages.publish_batch('orders', '[1, 2]', dedup_keys => '{a,b}')",
-    "plain SQL": "INSERT INTO messages.message (queue_name, message) VALUES ('orders', '1') RETURNING id",
-}
-
-
-@pytest.mark.parametrize("statement", PUBLISHES.values(), ids=PUBLISHES)
-def test_a_publish_that_waits_for_a_drop_finds_no_queue(connect: Connect, queue: Queue, statement: str) -> None:
-    queue("orders")
-    dropping, publishing, watching = connect(autocommit=False), connect(), connect()
-    run(dropping, verbs.drop_queue("orders"))
-    with ThreadPoolExecutor(1) as pool:
-        published = pool.submit(lambda: publishing.execute(statement.encode()).fetchall())
-        until_waiting(watching)
-        dropping.commit()
-        with pytest.raises(psycopg.Error) as refused:
-            published.result()
-    assert refused.value.sqlstate == "PQ001"
-    assert watching.execute("SELECT count(*) FROM messages.message").fetchone() == (0,)
-    assert watching.execute("SELECT count(*) FROM messages.dedup").fetchone() == (0,)
 
 
 def test_a_due_timer_of_a_group_does_nothing_after_its_queue_was_dropped(shared: Connection) -> None:
