@@ -312,12 +312,19 @@ BEGIN
     LOOP
         RAISE WARNING 'dead message: archive id %, queue %, result %', new.id, new.queue_name, new.result;
     END LOOP;
+    -- It blocks its group, so the others that nobody has leased lose their places; in a group with one place, it had that.
+    PERFORM messages.join_groups(blocked.queue_name, ARRAY(
+        SELECT m.id FROM messages.message_rows m
+         WHERE m.queue_name = blocked.queue_name AND m.group_key = blocked.group_key AND m.place IS NOT NULL AND m.lock_expires_at IS NULL
+         ORDER BY m.place FOR UPDATE SKIP LOCKED))
+       FROM (SELECT DISTINCT e.queue_name, e.group_key FROM unnest(dead) e JOIN messages.queue q ON q.queue_name = e.queue_name
+              WHERE e.group_key IS NOT NULL AND q.on_dead_head = 'block' AND q.max_leased_per_group > 1) blocked;
     IF NOT messages.notifications_are_paused() THEN
         PERFORM pg_notify('dead_message', min(e.id)::text) FROM unnest(dead) e GROUP BY e.queue_name;
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.record_dead(messages.ended_message[]) IS
-    'Puts dead messages on the work list, logs a WARNING for each, and sends NOTIFY dead_message with the first archive id of each queue.'
+    'Puts dead messages on the work list, logs a WARNING for each, lets the ready messages of a group that one blocks wait in it again, and sends NOTIFY dead_message with the first archive id of each queue.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.error_pattern(details text, failure jsonb) RETURNS text

@@ -80,7 +80,16 @@ BEGIN
                  WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place IS NOT NULL ORDER BY m.place))
          LIMIT waiting.number) p;
     IF free.keys IS NOT NULL THEN
-        turn := messages.let_in(policy, free.keys, free.places);
+        IF is_old THEN
+            BEGIN
+                turn := messages.let_in(policy, free.keys, free.places);
+            EXCEPTION WHEN unique_violation THEN
+                RAISE EXCEPTION 'a group of queue % has changed since this transaction began', quote_literal(policy.queue_name)
+                    USING ERRCODE = 'serialization_failure', HINT = 'Repeat the transaction.';
+            END;
+        ELSE
+            turn := messages.let_in(policy, free.keys, free.places);
+        END IF;
         entered := entered || turn.entered;
         IF cardinality(turn.entered) < cardinality(turn.ids) THEN
             PERFORM messages.set_group_timers(policy.queue_name, ARRAY(

@@ -114,7 +114,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give group or topic, or an empty text for none.';
     END IF;
     BEGIN
-        IF alter_queue.on_dead_head = 'skip' OR alter_queue.max_leased_per_group IS NOT NULL THEN     -- in the order of drop_queue
+        IF num_nonnulls(alter_queue.on_dead_head, alter_queue.max_leased_per_group) > 0 THEN     -- in the order of drop_queue
             LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;
         END IF;
         SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
@@ -144,12 +144,15 @@ BEGIN
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
-    IF after.max_leased_per_group < before.max_leased_per_group THEN
-        -- What nobody has leased at a place that its group no longer has waits in the group again.
-        UPDATE messages.message_rows m SET place = NULL, due_at = coalesce(greatest(m.due_at, m.visible_at), m.created_at), visible_at = 'infinity'
-         WHERE m.ctid = ANY (ARRAY(
-            SELECT w.ctid FROM messages.message_rows w
-             WHERE w.queue_name = after.queue_name AND w.place > after.max_leased_per_group AND w.lock_expires_at IS NULL FOR UPDATE SKIP LOCKED));
+    IF after.max_leased_per_group < before.max_leased_per_group OR after.on_dead_head = 'block' AND before.on_dead_head = 'skip' THEN
+        -- What nobody has leased waits in its group again, if it is at a place that the group no longer has, or a dead message blocks it.
+        PERFORM messages.join_groups(after.queue_name, ARRAY(
+            SELECT m.id FROM messages.message_rows m
+             WHERE m.queue_name = after.queue_name AND m.place IS NOT NULL AND m.lock_expires_at IS NULL
+               AND (m.place > after.max_leased_per_group
+                    OR after.on_dead_head = 'block'
+                       AND EXISTS (SELECT FROM messages.dead_message d WHERE d.queue_name = m.queue_name AND d.group_key = m.group_key))
+               FOR UPDATE SKIP LOCKED));
     END IF;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' OR after.max_leased_per_group <> before.max_leased_per_group THEN
         entered := messages.fill_groups(alter_queue.queue_name);

@@ -12,6 +12,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from tests.core.lease.test_groups import drained, finish, lease, publish
 from tests.core.lease.test_marks import bodies, scan_again
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -138,3 +139,29 @@ def test_what_was_published_into_a_queue_that_was_dropped_meanwhile_is_there_in_
     stricter.execute("COMMIT")
     run(conn, verbs.create_queue("orders"))
     assert bodies(lease(conn)) == ["late"]
+
+
+def test_a_place_that_somebody_else_has_got_meanwhile_is_a_reason_to_repeat_the_transaction(
+    conn: Connection, stricter: Connection, queue: Queue
+) -> None:
+    queue("orders", max_attempts=1, on_dead_head="skip")
+    publish(conn, "a1", "a2", "a3")
+    (a1,) = lease(conn)
+    finish(conn, a1, "failed")
+
+    def no_timer_is_left() -> bool:
+        run(conn, verbs.scan(["orders"]))
+        return not conn.execute("TABLE messages.timer").rowcount
+
+    until(no_timer_is_left)
+    conn.execute("""DELETE FROM messages.message WHERE message = '"a2"'""")
+    begin(stricter)  # it sees that the place of the group is free
+    run(conn, verbs.requeue_dead("orders"))
+    run(conn, verbs.scan(["orders"]))
+    assert conn.execute("SELECT message FROM messages.message WHERE place = 1").fetchall() == [("a1",)]
+    scan_again(conn)
+    with pytest.raises(ConnectionFailed) as error:
+        lease(stricter)
+    assert isinstance(error.value.__cause__, psycopg.errors.SerializationFailure)
+    stricter.execute("ROLLBACK")
+    assert drained(conn) == {"a": ["a1", "a3"]}

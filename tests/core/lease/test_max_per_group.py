@@ -124,6 +124,35 @@ def test_a_dead_message_blocks_the_rest_of_its_group_or_not_as_the_queue_says(
     finish(conn, a2)
 
 
+@pytest.mark.parametrize("dies", ["failed", "lock_expired"])
+def test_a_dead_message_blocks_also_those_of_its_group_that_are_ready(
+    conn: Connection, other: Connection, queue: Queue, dies: str
+) -> None:
+    queue("orders", max_leased_per_group=3, max_attempts=1)
+    publish(conn, "a1", "a2", "a3")
+    (a1,) = lease(conn, max_messages=1, lease_for=timedelta(milliseconds=1) if dies == "lock_expired" else HOUR)
+    publish(conn, "b1")
+    if dies == "lock_expired":
+        until_past(conn, a1.lock_expires_at)
+        scan_again(other)
+    else:
+        finish(conn, a1, dies)
+    assert bodies(lease(other)) == ["b1"]
+    run(other, verbs.requeue_dead("orders"))
+    assert sorted(bodies(lease(other))) == ["a1", "a2", "a3"]
+
+
+def test_a_queue_that_blocks_from_now_on_blocks_what_is_ready(conn: Connection, queue: Queue) -> None:
+    queue("orders", max_attempts=1, on_dead_head="skip")
+    publish(conn, "a1", "b1", "a2")
+    a1, _ = lease(conn)
+    finish(conn, a1, "failed")
+    run(conn, verbs.alter_queue("orders", on_dead_head="block"))
+    assert lease(conn) == []
+    run(conn, verbs.alter_queue("orders", on_dead_head="skip"))
+    assert bodies(lease(conn)) == ["a2"]
+
+
 @pytest.mark.parametrize("order", [(2, 0, 1), (2, 1, 0)])
 def test_a_larger_limit_lets_more_in_at_once_and_a_smaller_one_waits_until_enough_have_ended(
     conn: Connection, other: Connection, queue: Queue, order: tuple[int, int, int]
