@@ -31,7 +31,8 @@ DECLARE
     coming record;
     used   boolean;
 BEGIN
-    PERFORM messages.check_choice('partition_by', partition_archive.partition_by, '{day,month}', required => true);
+    PERFORM messages.check_read_committed(),
+            messages.check_choice('partition_by', partition_archive.partition_by, '{day,month}', required => true);
     PERFORM messages.lock_row('messages.archive_policy');
     PERFORM messages.lock_briefly('messages.archive_rows', 'ACCESS EXCLUSIVE');
     UPDATE messages.archive_policy p SET partition_by = partition_archive.partition_by;
@@ -45,7 +46,7 @@ BEGIN
     PERFORM messages.make_archive_partitions();
 END $$;
 COMMENT ON FUNCTION messages.partition_archive(text) IS
-    'Sets whether archive partitions are made by day or by month. Partitions that have begun or have messages are kept, so a change takes effect when they end. PQ004: neither day nor month; PQ016: the archive is in use.'
+    'Sets whether archive partitions are made by day or by month. Partitions that have begun or have messages are kept, so a change takes effect when they end. PQ004: neither day nor month, or an isolation level other than read committed; PQ016: the archive is in use.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.make_archive_partitions() RETURNS integer
@@ -171,6 +172,7 @@ BEGIN
         EXECUTE keep INTO kept USING old.end_at, moment, old.first_at;
         CONTINUE WHEN kept;
         BEGIN
+            PERFORM messages.check_read_committed();
             -- Again, with the lock: a transaction that it waited for may have archived a message there.
             EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', old.partition);
             EXECUTE keep INTO kept USING old.end_at, moment, old.first_at;
@@ -215,7 +217,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('the archive');
 END $$;
 COMMENT ON FUNCTION messages.apply_retention(integer) IS
-    'Removes finished messages that are older than the retention of their queue, also of a queue that was dropped: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they are resolved. Maintenance does it every hour. PQ016: another transaction, such as a maintenance run, is changing the archive.'
+    'Removes finished messages that are older than the retention of their queue, also of a queue that was dropped: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they are resolved. Maintenance does it every hour. It drops no partition at an isolation level other than read committed. PQ016: another transaction, such as a maintenance run, is changing the archive.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.drop_and_record_partition(partition regclass) RETURNS void

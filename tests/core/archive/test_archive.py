@@ -36,11 +36,15 @@ def age(conn: Connection, days: int, *queues: str, result: str = "success") -> N
         " END $$"
     )
     for queue_name in queues:
-        conn.execute(
-            "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
-            " VALUES (now(), date_trunc('day', now(), 'UTC') - %s * interval '1 day' + interval '1 hour', %s, %s, '1')",
-            [days, queue_name, result],
-        )
+        put(conn, days, queue_name, result)
+
+
+def put(conn: Connection, days: int, queue_name: str, result: str = "success") -> None:
+    conn.execute(
+        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
+        " VALUES (now(), date_trunc('day', now(), 'UTC') - %s * interval '1 day' + interval '1 hour', %s, %s, '1')",
+        [days, queue_name, result],
+    )
 
 
 def kept(conn: Connection) -> list[str]:
@@ -159,16 +163,32 @@ def test_retention_keeps_what_was_archived_while_it_waited_for_the_partition(con
     conn, archiver, cleaner = connect(), connect(autocommit=False), connect()
     run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders")
-    archiver.execute(
-        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
-        " SELECT created_at, archived_at, 'returns', 'failed', message FROM messages.message_archive"
-    )
+    conn.execute("ALTER FUNCTION messages.apply_retention SET lock_timeout = '1min'")  # instead of a fifth of a second
+    put(archiver, 80, "returns", "failed")
     with ThreadPoolExecutor(1) as pool:
         retention = pool.submit(cleaner.execute, "SELECT * FROM messages.apply_retention()")
         until_waiting(conn)
         archiver.commit()
         assert retention.result(timeout=20).fetchone() == (0, 1)
     assert kept(conn) == ["returns"]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_transaction_that_does_not_see_a_message_drops_no_partition_with_it(
+    connect: Connect, queue: Queue, level: str
+) -> None:
+    conn, stale = connect(), connect()
+    run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
+    age(conn, 80, "orders")
+    stale.execute(f"BEGIN ISOLATION LEVEL {level}".encode())
+    assert kept(stale) == ["orders"]
+    put(conn, 80, "returns")
+    put(conn, -40, "returns")
+    assert stale.execute("SELECT partitions_dropped FROM messages.apply_retention()").fetchone() == (0,)
+    with pytest.raises(InvalidArgument, match=f"isolation level of the transaction is {level}"):
+        run(stale, verbs.partition_archive("day"))
+    stale.execute("ROLLBACK")
+    assert kept(conn) == ["orders", "returns", "returns"]
 
 
 def test_the_default_partition_is_adopted_in_parts_where_another_lies_between(conn: Connection) -> None:
