@@ -336,7 +336,13 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
+    -- Lock first, here and below: an UPDATE that waits for another session has made its sequence already.
     -- A subquery, because PostgreSQL may plan NOT EXISTS as a scan of all relations, for each queue.
+    PERFORM FROM messages.queue q
+      WHERE q.queue_name = repair_lanes.queue_name COLLATE "default"
+        AND ((SELECT c.oid FROM pg_class c WHERE c.oid = q.scan_due) IS NULL
+             OR q.rate_limit IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.rate_mark) IS NULL)
+        FOR NO KEY UPDATE;
     UPDATE messages.queue q SET scan_due = messages.create_mark()
      WHERE q.queue_name = repair_lanes.queue_name COLLATE "default" AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.scan_due) IS NULL;
     UPDATE messages.queue q SET rate_mark = messages.create_mark()
@@ -347,8 +353,10 @@ BEGIN
      WHERE q.queue_name = repair_lanes.queue_name COLLATE "default"
        AND NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = q.queue_name AND l.priority = lacking.priority)
     ON CONFLICT DO NOTHING;
-    -- Lock first: an UPDATE that waits for another session has made its sequence already.
-    PERFORM FROM messages.lane l WHERE l.queue_name = repair_lanes.queue_name COLLATE "default" AND l.used AND l.mark IS NULL FOR NO KEY UPDATE;
+    PERFORM FROM messages.lane l
+      WHERE l.queue_name = repair_lanes.queue_name COLLATE "default"
+        AND (l.used OR l.mark IS NOT NULL) AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL
+        FOR NO KEY UPDATE;
     UPDATE messages.lane l SET mark = CASE WHEN l.used THEN messages.create_mark() END
      WHERE l.queue_name = repair_lanes.queue_name COLLATE "default"
        AND (l.used OR l.mark IS NOT NULL) AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
