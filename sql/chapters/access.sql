@@ -32,8 +32,8 @@ BEGIN
         RAISE EXCEPTION 'role % reads the messages of all queues', quote_literal(grant_queue.role_name) USING ERRCODE = 'PQ004',
             HINT = 'Revoke messages_reader, messages_pipeline, messages_raw and SELECT on messages.message from it first, or give another role: while it has these, a limit to some queues means nothing.';
     END IF;
-    -- One grant at a time: PostgreSQL fails if two sessions make a role a member of a group at once.
-    LOCK TABLE messages.queue_grant IN SHARE ROW EXCLUSIVE MODE;
+    -- One grant at a time: PostgreSQL fails if two sessions make a role a member of a group at once. Drops and revokes continue.
+    LOCK TABLE messages.queue_grant IN SHARE UPDATE EXCLUSIVE MODE;
     PERFORM FROM messages.queue q WHERE q.queue_name = grant_queue.queue_name COLLATE "default" FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(grant_queue.queue_name);
@@ -55,7 +55,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', grant_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.grant_queue(text, text, text) IS
-    'Lets a role and its members publish to, consume from or observe one queue. From then on it reaches only the queues granted to it, as a member of messages_limited. True if the grant is new. PQ001: unknown queue; PQ004: bad role or privilege; 42501: the owner of the schema may not grant the group roles; PQ016: another transaction is changing it for more than three seconds.'
+    'Lets a role and its members publish to, consume from or observe one queue. From then on it reaches only the queues granted to it, as a member of messages_limited. True if the grant is new. PQ001: unknown queue; PQ004: bad role or privilege; 42501: the owner of the schema may not grant the group roles; PQ016: another transaction is changing it, or grants another queue, for more than three seconds.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.revoke_queue(queue_name text, role_name text, privilege text DEFAULT NULL) RETURNS integer

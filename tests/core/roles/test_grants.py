@@ -195,6 +195,18 @@ def test_two_grants_to_a_new_role_at_once_succeed(connect: Connect, conn: Connec
         assert waits.result(timeout=20).fetchone() == (True,)
 
 
+def test_an_open_grant_holds_up_no_drop_and_no_revoke_of_another_queue(connect: Connect, login: Login) -> None:
+    login("bob")
+    grantor, other = connect(autocommit=False), connect()
+    other.execute("SELECT messages.create_queue('orders'), messages.create_queue('returns')")
+    grant = "SELECT messages.grant_queue(%s, 'bob', 'consume')"
+    other.execute(grant, ["returns"])
+    grantor.execute(grant, ["orders"])
+    other.execute("SET statement_timeout = '2s'")
+    assert other.execute("SELECT messages.revoke_queue('returns', 'bob')").fetchone() == (1,)
+    assert other.execute("SELECT messages.drop_queue('returns')").fetchone() == (0,)
+
+
 BEYOND_THE_LIST = {
     "messages_publisher": "GRANT SELECT ON messages.message TO messages_publisher",
     "messages_reader": "GRANT INSERT ON messages.message_archive TO messages_reader",
