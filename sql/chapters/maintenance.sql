@@ -199,9 +199,9 @@ BEGIN
     made := messages.repair_timers();
     PERFORM setval('messages.notifications_paused_until', 1);
     -- The places in the log are transactions of the server that the archive comes from. If they lie in the future of this
-    -- server, no reader would get them for years: move them into its past, in the same order.
+    -- server, behind every transaction that has begun, no reader would get them for years: move them into its past, in the same order.
     SELECT max(a.xid) INTO newest FROM messages.archive_rows a;
-    IF newest >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint THEN
+    IF newest > greatest(pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1, pg_current_xact_id()::text::bigint) THEN
         UPDATE messages.archive_rows a SET xid = floor(a.xid::numeric * (horizon - 1) / newest);
         GET DIAGNOSTICS renamed = ROW_COUNT;
     END IF;

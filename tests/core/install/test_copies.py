@@ -89,6 +89,16 @@ def test_a_transaction_of_another_database_does_not_make_an_original_a_copy(clus
         assert conn.execute(places).fetchall() == before != []
 
 
+@pytest.mark.parametrize("itself", [True, False])
+def test_what_was_archived_since_a_transaction_began_is_of_this_server(
+    conn: Connection, connect: Callable[..., Connection], itself: bool
+) -> None:
+    with conn.transaction():
+        conn.execute("SELECT pg_current_xact_id()")
+        busy(conn if itself else connect())
+        assert conn.execute("SELECT messages.adopt_copy() ->> 'archive_moved'").fetchone() == ("0",)
+
+
 @pytest.fixture
 def original(other: Cluster) -> Iterator[Connection]:
     """A session to a queue of its own on the other cluster."""
