@@ -20,8 +20,8 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query, sql_folder
 
 _WITHOUT_ROLES = (
-    "Until then GRANT messages_publisher TO shop and each other grant of a group role fails. To let a login publish "
-    "without them: GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION messages.publish TO shop."
+    "Until then statements such as GRANT messages_publisher TO shop fail. To let a login publish without group roles: "
+    "GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION messages.publish TO shop."
 )
 
 
@@ -66,7 +66,7 @@ def _installed(found: dict[str, Any]) -> str:
         text += " Clients of PGMQ find their names in schema pgmq."
     if found["no_roles_because"]:
         text += f" There are no group roles: {found['no_roles_because']} {_WITHOUT_ROLES}"
-    elif found["migrations_applied"]:
+    else:
         groups = ", ".join(f"messages_{group}" for group in GROUPS)
         text += f" It has the group roles {groups}: GRANT messages_publisher TO shop."
     if found["maintenance_mode"] == "pg_cron":
