@@ -28,6 +28,9 @@ def dead(settings: Settings, queue: str | None) -> None:
     causes = ask(settings, verbs.dead_causes(queue))
     shown = causes if settings.as_json else causes[:_MOST]
     rows = records(shown)
+    if not rows and not settings.as_json:
+        print_text("no dead messages")
+        return
     # In JSON it has the name that it has in SQL.
     show_rows(
         settings, "causes", rows if settings.as_json else [{**row, "cause": row["fingerprint"]} for row in rows], _CAUSE

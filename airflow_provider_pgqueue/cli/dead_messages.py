@@ -240,7 +240,7 @@ def requeue(
             return run(conn, statement)
 
         first = min(canary or which.max_messages, which.max_messages)
-        requeued = which.in_parts(take, first)
+        requeued = which.in_parts(take, first) if waiting or not which.ids else []
         fate: dict[str, Any] = {}
         if first < which.max_messages and run(conn, verbs.dead_ids(chosen, max_messages=1)):
             log_to_stderr()
@@ -252,11 +252,12 @@ def requeue(
         remaining = which.remaining(conn, which.max_messages if stopped else len(requeued), chosen)
     done = records(requeued)
     found = {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done}
+    new = f", as {requeued[0].new_id}" if len(requeued) == 1 else ""
     rest = f"; stopped: {stopped}; {remaining:,} more remain" if stopped else _rest(remaining)
     show_done(
         settings,
         found | {"left_out": left} | fate,
-        f"requeued {quantity(len(done))} of {which}{rest}{_left(left)}{_before(before)}.",
+        f"requeued {quantity(len(done))} of {which}{new}{rest}{_left(left)}{_before(before)}.",
     )
     return int(stopped is not None)
 
@@ -280,10 +281,11 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
             return
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
         chosen, who = which.filter(which.taken), f"pgqueue {process_name()}"
-        done = which.in_parts(
-            lambda size: run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, resolved_by=who)),
-            which.max_messages,
-        )
+
+        def take(size: int) -> list[int]:
+            return run(conn, verbs.dismiss_dead(chosen, reason, max_messages=size, resolved_by=who))
+
+        done = which.in_parts(take, which.max_messages) if waiting or not which.ids else []
         remaining = which.remaining(conn, len(done), chosen)
     show_done(
         settings,
@@ -298,8 +300,10 @@ def _what(number: int, waiting: Counter[str], which: Which) -> str:
     whole = sum(waiting.values())
     if which.max_messages < whole and number == which.max_messages:
         return f"the oldest {number:,} of {quantity(whole)} of {which}: {by_result}"
-    none = which.causes and f"no open dead message has the cause {' or '.join(which.causes)}"
-    return f"{quantity(number)} of {which}: {by_result or none or 'none are waiting without a lease'}"
+    none = f"no dead message without a lease ({', '.join(which.taken)})"
+    if which.causes:
+        none = f"no open dead message has the cause {' or '.join(which.causes)}"
+    return f"{quantity(number)} of {which}: {by_result or none}"
 
 
 def _left(left: Counter[str]) -> str:

@@ -13,7 +13,6 @@ from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
-from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.statement import Statement, column, list_of, messages_of, only_row, unless_lost
 
 log = logging.getLogger(__name__)
@@ -225,7 +224,7 @@ def _not_none(which: DeadFilter | str, decode: Callable[[list[Row]], list[T]]) -
 
     def found(rows: list[Row]) -> list[T]:
         if not rows and isinstance(which, DeadFilter) and which.ids is not None:
-            log.warning("none of the %s given is an open dead message", quantity(len(which.ids), "id"))
+            log.warning("none of the ids given is an open dead message without a lease")
         return decode(rows)
 
     return found

@@ -452,7 +452,7 @@ def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connectio
     assert bodies(conn) == []
     assert pgqueue("requeue", "orders", "--max", "2", "--json").json["requeued"] == 2
     assert bodies(conn) == [{"reason": "a"}, {"reason": "b"}]
-    assert pgqueue("requeue", "orders", "--result", "rejected").out == "requeued 1 message of orders.\n"
+    assert pgqueue("requeue", "orders", "--result", "rejected").out.startswith("requeued 1 message of orders, as ")
     assert pgqueue("requeue", "orders", "--dry-run").out == "would requeue 1 message of orders: 1 failed.\n"
     conn.execute("UPDATE messages.dead_message SET requeues = 1")
     assert pgqueue("requeue", "orders", "--max-requeues", "1", "--dry-run", "--json").json["would_requeue"] == 0
@@ -467,7 +467,7 @@ def test_resolutions_take_what_a_filter_finds_in_short_transactions_and_are_in_t
         died_at(conn, id_, "2020-01-01")
     conn.execute("UPDATE messages.message_archive SET reference = 'r' WHERE message ->> 'reason' = 'a'")
     assert pgqueue("requeue", "--reference", "r", "--dry-run", "--json").json["would_requeue"] == 1
-    assert pgqueue("requeue", "--reference", "r").out == "requeued 1 message of reference r.\n"
+    assert pgqueue("requeue", "--reference", "r").out.startswith("requeued 1 message of reference r, as ")
     before = pgqueue("dismiss", "orders", "--until", "1d", "--reason", "old", "--yes", "--json").json["dismissed"]
     assert pgqueue("requeue", "orders", "--since", "1d", "--dry-run", "--json").json["would_requeue"] == 5 - before
     assert pgqueue("requeue", "orders", "--since", "1d", "--json").json["requeued"] == 5 - before
@@ -487,7 +487,7 @@ def test_a_resolution_that_stops_at_its_maximum_says_what_is_left(
     asked = pgqueue("dismiss", *only, "3", "--reason", "old")
     assert "Dismiss the oldest 3 of 4 messages of orders: 4 rejected?" in asked.err
     done = pgqueue("requeue", *only, "1").out
-    assert done == "requeued 1 message of orders; 3 more remain: run it again, or raise --max.\n"
+    assert re.fullmatch(r"requeued 1 message of orders, as \d+; 3 more remain: run it again, or raise --max\.\n", done)
     assert pgqueue("dismiss", *only, "1", "--reason", "old", "--yes", "--json").json["remaining"] == 2
     assert pgqueue("requeue", *only, "1", "--json").json["remaining"] == 1
     ended = pgqueue("dismiss", *only, "1", "--reason", "old", "--yes", "--json").json

@@ -133,6 +133,10 @@ def test_requeue_says_what_it_left_out(pgqueue: Pgqueue, conn: Connection, queue
     assert dismissed.out == f"dismissed 0 messages of orders{told}.\n"
     assert "left out" not in pgqueue("requeue", "orders", "--result", "rejected").out
     assert "left out" not in pgqueue("requeue", "orders").out
+    none = "would requeue 0 messages of orders: no dead message without a lease (failed, lock_expired).\n"
+    assert pgqueue("requeue", "orders", "--dry-run").out == none
+    assert pgqueue("dead").out == "no dead messages\n"
+    assert pgqueue("dead", "--json").json == {"causes": []}
 
 
 def test_ids_that_no_dead_message_has_are_refused_and_what_was_resolved_is_said(
@@ -145,7 +149,13 @@ def test_ids_that_no_dead_message_has_are_refused_and_what_was_resolved_is_said(
         assert "no dead message has the id 999999. Nothing was changed" in refused.err
     pgqueue("requeue", "--id", str(first))
     again = pgqueue("requeue", "--id", str(first), "--id", str(second))
-    assert again.out.endswith(f"requeued 1 message of those that were named; requeued or dismissed before: {first}.\n")
+    new = conn.execute("SELECT max(id) FROM messages.message").fetchone() or ()
+    done = f"requeued 1 message of those that were named, as {new[0]}; requeued or dismissed before: {first}.\n"
+    assert again.out.endswith(done)
+    for command, did in ((["requeue"], "requeued"), (["dismiss", "--reason", "no", "--yes"], "dismissed")):
+        again = pgqueue(*command, "--id", str(first))
+        text = f"{did} 0 messages of those that were named; requeued or dismissed before: {first}.\n"
+        assert (again.status, again.out, again.err) == (0, text, "")
 
 
 def test_the_list_of_a_group_is_the_bare_command(pgqueue: Pgqueue) -> None:

@@ -591,4 +591,4 @@ def test_ids_that_no_dead_message_has_are_counted(
     assert summary["ids"] == {"requeued": [second], "unknown": [alive, 10**9]}
     assert repair(keep, "night 3", ids=[10**9], dry_run=True).run(conn)["unknown"] == 1
     assert run(conn, verbs.requeue_dead(verbs.DeadFilter("orders", ids=[10**9]))) == []
-    assert "none of the 1 id given is an open dead message" in caplog.text
+    assert "none of the ids given is an open dead message without a lease" in caplog.text
