@@ -138,7 +138,7 @@ def worker(
     said = {"queue_name": queue, "counts": counts, "died": died}
     show_done(settings, said, f"worker of queue {queue} stopped: {text}.")
     if died:
-        log.warning("%s: pgqueue dead %s says of what", deaths_text(died), queue)
+        log.warning("%s. See why: pgqueue dead %s", deaths_text(died), queue)
     return 1 if died else status
 
 

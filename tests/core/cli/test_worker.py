@@ -309,7 +309,7 @@ def test_messages_that_failed_before_do_not_stop_the_workers_that_come_after(wor
         conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
     assert Counter(result for _, result, _ in results(conn)) == {"success": 1950, "failed": 50}
     assert ended.status == 1
-    assert "50 messages died (50 failed): pgqueue dead default says of what" in ended.err
+    assert "50 messages died (50 failed). See why: pgqueue dead default" in ended.err
     assert [cause.waiting for cause in run(conn, verbs.dead_causes("default"))] == [50]
 
 

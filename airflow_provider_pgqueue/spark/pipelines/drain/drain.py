@@ -131,7 +131,7 @@ class _Drain:
         seconds, worked = archived.pop("seconds"), archived.pop("worked")
         done = sum(archived.values())
         if died := {result: archived[result] for result in ("failed", "lock_expired") if archived[result]}:
-            log.warning("%s: pgqueue dead %s says of what", deaths_text(died), self._share.queue)
+            log.warning("%s. See why: pgqueue dead %s", deaths_text(died), self._share.queue)
         return {
             "run_id": self._pipeline.run_id,
             "queue": self._share.queue,
