@@ -216,8 +216,8 @@ class PgQueueRequeueOperator(QueueTask):
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._log_progress)
         if self._stopping and summary["stopped"]:
-            raise AirflowException(f"stopped while repairing dead messages, after {summary}")
-        self.log.info("dead messages of %s: %s", self._where, summary)
+            raise AirflowException(f"stopped while repairing dead messages, after: {_text(summary)}")
+        self.log.info("dead messages of %s: %s", self._where, _text(summary))
         record_resolutions(self.queue_name, summary)
         self.lineage_rows = 0 if self.is_dry_run else summary["requeued"]
         if any(summary[name] for name in self.fail_on):
@@ -277,6 +277,18 @@ class PgQueueRequeueOperator(QueueTask):
         """Return the ids, of which a template makes the JSON text of a list."""
         found = json.loads(self.ids) if isinstance(self.ids, str) else self.ids
         return None if found is None else list(found)
+
+
+def _text(summary: Mapping[str, Any]) -> str:
+    """Return what became of how many, without zeros: `requeued 1 (595), raised 2 (596, 597)`."""
+    said = ["dry run"] if summary["dry_run"] else []
+    for name in (*_COUNTED, "resolved", "unknown"):
+        if number := summary[name]:
+            ids = summary["ids"].get(name, ())
+            more = ", …" if number > _SAID else ""
+            said.append(f"{name} {number:,}" + (f" ({', '.join(map(str, ids[:_SAID]))}{more})" if ids else ""))
+    said += [f"stopped: {summary['stopped']}"] if summary["stopped"] else []
+    return ", ".join(said) or "none"
 
 
 def _moment(value: datetime | str | None) -> datetime | None:

@@ -718,8 +718,14 @@ def test_a_canary_that_stops_a_repair_fails_it_or_is_in_its_result(
 
 @pytest.mark.usefixtures("dead")
 def test_a_repair_says_how_many_stay_dead_and_why(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run(repair(function=lambda message: LEAVE if message.result == "rejected" else None))
-    assert "Dead messages of orders stay dead: {'left': 1, 'raised': 2}" in capsys.readouterr().out
+    ids = run(repair(function=lambda message: LEAVE if message.result == "rejected" else None))["ids"]
+    out = capsys.readouterr().out
+    assert "Dead messages of orders stay dead: {'left': 1, 'raised': 2}" in out
+    assert "dead messages of orders: left 1 ({}), raised 2 ({}, {}) [".format(*ids["left"], *ids["raised"]) in out
+    run(repair(dry_run=True, results=["rejected"]))
+    assert f"dead messages of orders: dry run, dismissed 1 ({ids['left'][0]}) [" in capsys.readouterr().out
+    run(repair(results=["expired"]))
+    assert "dead messages of orders: none " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("dead")
