@@ -132,9 +132,9 @@ def _body(form: Form) -> JsonText:
     except RecursionError:
         pass  # too deep for Python, and not for PostgreSQL
     except ValueError as error:
-        where = f", at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        where = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         fix = 'Write for example {"order": 7}, or "a text" in quotes.'
-        raise InvalidMessage(f"the body is not JSON{where}", fix) from None
+        raise InvalidMessage(f"The body is not JSON{where}", fix) from None
     # The body stays as it was written: a number of Python would lose digits.
     return JsonText(form["body"])
 

@@ -367,7 +367,7 @@ def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead
     for body in ("NaN", "{", "", '{"a": Infinity}', "[1,]"):
         page = send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=body))
         assert page.status_code == 400, body
-        assert "the body is not JSON" in page.text
+        assert "The body is not JSON" in page.text
 
 
 @pytest.mark.parametrize("action", ["requeue", "dismiss", "release"])
@@ -386,6 +386,8 @@ def test_a_message_is_requeued_with_another_body_which_the_audit_counts_and_does
     browse: Browse, conn: Connection, dead: list[int]
 ) -> None:
     client = browse(may_act=True)
+    shown = client.get(f"/messages/{dead[0]}").text
+    assert ("Requeue or change …" in shown, ">Details</h2>" in shown) == (True, True)
     precise = '{"price": 12345678901234567890.10}'
     for id_, body, wanted in ((dead[0], precise, precise), (dead[1], "{ \r\n}", "{}"), (dead[2], "", "{}")):
         path = f"/messages/{id_}/requeue"
@@ -411,7 +413,7 @@ def test_another_body_that_is_no_json_requeues_nothing_and_comes_back_as_it_was_
     client, path = browse(may_act=True), f"/messages/{dead[0]}/requeue"
     page = send(client, path, form_of(client, path, body='{"price": 1'))
     assert page.status_code == 400
-    assert "the body is not JSON, at line 1, column 12" in page.text
+    assert "The body is not JSON (line 1, column 12)." in page.text
     assert "{&#34;price&#34;: 1</textarea>" in page.text
     assert dead[0] in run(conn, verbs.dead_ids("orders"))
 

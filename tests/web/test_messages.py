@@ -104,6 +104,11 @@ def test_what_the_history_does_not_know_is_not_zero(
     browse: Browse, conn: Connection, ids: dict[str, list[int]]
 ) -> None:
     conn.execute(
+        "UPDATE messages.history_progress SET counted_at = now() - interval '1 minute',"
+        " begun_at = now() - interval '1 day'"
+    )
+    assert "in the last hour, up to a minute ago" in browse().get("/queues/orders").text
+    conn.execute(
         "UPDATE messages.history_progress SET counted_at = now() - interval '20 minutes',"
         " begun_at = now() - interval '1 day'"
     )
