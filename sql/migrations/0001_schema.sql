@@ -42,7 +42,7 @@ COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that 
 COMMENT ON COLUMN messages.queue.max_leased_per_group IS 'Largest number of messages of one group that are leased at the same time. Only 1 keeps their order.';
 COMMENT ON COLUMN messages.queue.rate_limit IS 'How many messages may be leased in a rate_period, evenly spread; each delivery counts. NULL for any number.';
 COMMENT ON COLUMN messages.queue.rate_period IS 'The period of rate_limit.';
-COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages, of the queue and of a group, may be leased at once after a pause; the next have to wait for their time.';
+COMMENT ON COLUMN messages.queue.rate_burst IS 'How many messages may be leased at once after a pause; the next have to wait for their time.';
 COMMENT ON COLUMN messages.queue.rate_mark IS 'Sequence: the time up to which the leases that have begun use up the rate_limit. NULL until there was one.';
 COMMENT ON COLUMN messages.queue.scan_due IS 'Sequence: the time from which a session may scan the queue again.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'The first key of its advisory locks, so that only a role that may read this table can compute them. The second is that of a group, 0 to 1023, -1 for a notification, or -2 for the rate_mark.';
