@@ -75,6 +75,7 @@ up: setup ## Start PostgreSQL and Airflow with the example DAGs and leave them r
 	@$(BIN)/python -m tools.airflow start
 
 down: setup ## Stop what `make up` or an interrupted demo left running
+	@echo "Stopping Airflow and PostgreSQL …"
 	@$(BIN)/python -m tools.airflow stop
 	@$(BIN)/python -m tools.postgres stop
 

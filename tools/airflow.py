@@ -281,6 +281,14 @@ def _start_all(cluster: Cluster) -> Stack:
         raise
 
 
+def without_queue(dsn: str) -> str | None:
+    """Return what to do first if the database has no queue yet."""
+    with psycopg.connect(dsn) as conn:
+        if conn.execute("SELECT FROM pg_namespace WHERE nspname = 'messages'").rowcount:
+            return None
+    return "There is no queue yet: trigger the DAG pgqueue_setup, or run `make demo`."
+
+
 def _program() -> str:
     return str(Path(sys.executable).with_name("airflow"))
 
@@ -297,6 +305,8 @@ def main() -> None:
     print(f"Queues:     {stack.url}/plugin/queues")
     print(f"PostgreSQL: {cluster.dsn(QUEUE_DATABASE)}")
     print(f"Logs:       {stack.logs}")
+    if said := without_queue(cluster.dsn(QUEUE_DATABASE)):
+        print(said)
 
 
 if __name__ == "__main__":

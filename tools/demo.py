@@ -59,9 +59,12 @@ def demonstrate(description: str | None, run: Callable[[int | None], int]) -> in
 
 def _run(flights: int | None) -> int:
     with fresh_stack() as (cluster, stack), psycopg.connect(cluster.dsn(QUEUE_DATABASE), autocommit=True) as conn:
-        account = Demo(stack, conn, flights).run()
+        demo = Demo(stack, conn, flights)
+        account = demo.run()
     # After everything is stopped, so that the result is the last thing on the screen.
     console.print(f"[bold]{account.sentence}")
+    if demo.killed is None:
+        console.print("No consumer was killed: too few flights.")
     console.print("Next: `make up` starts it all again, with what happened here, and prints the address of the page.")
     return 0 if account.balances and account.published == min(flights or ALL_FLIGHTS, ALL_FLIGHTS) else 1
 

@@ -76,11 +76,12 @@ class Account:
                 f" {self.requeued:,}; succeeded: {success:,}, with {quantity(self.departures, 'departure')};"
                 f" failed or still waiting: {dead:,}, of which {self.dismissed:,} dismissed."
             )
+        again = f" Delivered again after a consumer failed or was killed: {quantity(self.delivered_again)}."
         return (
-            f"Published: {quantity(self.published, 'flight')}. Nothing was lost or doubled: {success:,} departed once"
-            f" each, and {self.dismissed:,} ended as dismissed, with a reason. Failed on purpose: {quantity(dead)},"
-            f" of which {self.requeued:,} repaired and published again and {self.dismissed:,} dismissed."
-            f" Delivered again after a consumer failed or was killed: {quantity(self.delivered_again)}."
+            f"{quantity(self.published, 'flight')} were published; none was lost or doubled: {success:,} departed,"
+            f" {self.dismissed:,} dismissed with a reason. {quantity(dead)} failed on purpose:"
+            f" {self.requeued:,} repaired and published again, {self.dismissed:,} dismissed."
+            + (again if self.delivered_again else "")
         )
 
 
