@@ -118,7 +118,7 @@ def test_each_guarantee_each_promise_and_each_answer_names_its_test() -> None:
     promises = re.findall(r"^\d\. .*?-->$", (ROOT / "README.md").read_text(), re.M | re.S)
     answers = re.split(r"^### ", (ROOT / "docs" / "explanation" / "faq.md").read_text(), flags=re.M)[1:]
     assert [int(row.split()[1]) for row in rows] == list(range(1, len(rows) + 1))
-    assert f"[all {len(rows)}]" in (ROOT / "README.md").read_text()
+    assert f"[{len(rows)} guarantees]" in (ROOT / "README.md").read_text()
     assert len(promises) == 5
     assert len(answers) > 10
     assert [text for text in rows + promises + answers if not _TEST.search(text)] == []
