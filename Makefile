@@ -163,9 +163,10 @@ fix: setup ## Repair style where that can be done by machine
 	@$(BIN)/ruff check --fix $(PRESENT)
 	@$(BIN)/ruff format $(PRESENT)
 
-golden: setup ## Write the descriptions of the schema and of Airflow's classes anew, for a review of what changed
+golden: setup ## Write what is made of the code anew: schema, Airflow's classes, layers; for a review of what changed
 	@$(BIN)/python -m tools.golden
 	@$(BIN)/python -m tools.site.classes
+	@$(BIN)/python -m tools.layers
 
 lock: ## Resolve the dependencies again into requirements.lock (LOCK=--upgrade for newer ones)
 	@tools/bootstrap.sh lock $(LOCK)

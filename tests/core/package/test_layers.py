@@ -1,0 +1,19 @@
+"""The picture of the layers is that of the code."""
+
+from __future__ import annotations
+
+from tools.layers import PICTURE, layers, picture
+
+
+def test_the_picture_of_the_layers_is_current() -> None:
+    assert PICTURE.read_text() == picture(), "run `make golden`"
+
+
+def test_the_rows_are_the_layers_of_the_contract_from_the_top() -> None:
+    contract = {
+        "type": "layers",
+        "containers": ["airflow_provider_pgqueue"],
+        "layers": ["(plugins) | (cli)", "task", "core"],
+    }
+    inside = {"type": "layers", "layers": ["airflow_provider_pgqueue.spark.source"]}
+    assert layers([inside, contract]) == [["plugins", "cli"], ["task"], ["core"]]
