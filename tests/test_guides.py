@@ -32,7 +32,6 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 Shell = Callable[[str], str]
 GUIDES = ROOT / "docs" / "how-to"
-VERBS = "airflow_provider_pgqueue/core/verbs/"
 HANDLE = """#!/bin/sh
 body=$(cat)
 echo "$body" >> handled
@@ -279,38 +278,25 @@ def test_the_scaler_asks_what_an_observer_may_ask(conn: Connection) -> None:
         assert conn.execute(query.encode()).fetchall() == [(0,)]
 
 
-def test_a_verb_is_added_in_the_five_places_that_contributing_names(tmp_path: Path) -> None:
+def test_a_verb_is_added_in_the_three_places_that_contributing_names(tmp_path: Path) -> None:
     copy = tmp_path / "checkout"
     others = shutil.ignore_patterns(".*", "results", "dist", "__pycache__")
     shutil.copytree(ROOT, copy, ignore=others)
     contributing, name = "../../CONTRIBUTING.md", "oldest_ready"
-    function, value, test = (
-        "sql/chapters/queues.sql",
-        VERBS + "queues.py",
-        f"tests/core/queues/test_{name}.py",
-    )
-    (copy / test).write_text(block(contributing, f"add: {test}"))
-    for grown in (function, value):
-        with (copy / grown).open("a") as file:
-            file.write(f"\n\n{block(contributing, f'add: {grown}')}")
-    beside(copy / (VERBS + "__init__.py"), r"(    )status as status(,\n)", f"{name} as {name}")
+    places = re.findall(r"<!-- add: (\S+) -->", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(places) == 3
+    for place in places:
+        with (copy / place).open("a") as file:
+            file.write(f"\n\n{block(contributing, f'add: {place}')}")
 
-    roles = copy / "tests/core/roles/test_roles.py"
-    (row,) = re.findall(rf"^   `(\"{name}.*\))`\.", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
-    roles.write_text(roles.read_text().replace("VERBS = {\n", f"VERBS = {{\n    {row},\n", 1))
-
-    some = [test, str(roles), "tests/core/install/test_schema.py", "tests/test_site.py"]
-    chosen = ["-k", f"{name} or every_file or comment or matrix or (test_schema or test_site) and (verb or role)"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some, *chosen]
+    files = ["core/roles/test_roles.py", "core/package/test_verbs.py", "core/install/test_schema.py", "test_site.py"]
+    some = [places[-1], *(f"tests/{file}" for file in files)]
+    chosen = ["-k", f"{name} or every_file or comment or has_a_verb or (test_schema or test_site) and (verb or role)"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rp", "-p", "no:cacheprovider", *some, *chosen]
     run = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout[-5000:]
-
-
-def beside(file: Path, line: str, name: str) -> None:
-    """Repeat what the pattern finds with another name between its two groups."""
-    text, times = re.subn(line, rf"\g<0>\g<1>{name}\g<2>", file.read_text())
-    assert times == 1
-    file.write_text(text)
+    assert re.search(rf"PASSED .*::test_a_role_may_do_its_verbs_and_no_other\[{name}\]", run.stdout)
+    assert re.search(rf"PASSED .*::test_a_verb_is_named_as_its_function_.*\[{name}\]", run.stdout)
 
 
 @pytest.mark.cron

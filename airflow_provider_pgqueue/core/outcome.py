@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import InvalidOutcome
+from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -198,6 +199,33 @@ def end_of(outcome: Outcome | None, *, last: bool) -> str:
             return "failed"
         case Retry(count_attempt=counted):
             return "failed" if counted and last else "retried"
+
+
+def outcomes_as_json(outcomes: Mapping[int, Success | Rejected | Failed]) -> JsonText:
+    """Return outcomes by message id as the SQL functions take them."""
+    return JsonText(
+        "{" + ",".join(f"{to_json(str(id_))}:{_as_result(outcome)}" for id_, outcome in dict(outcomes).items()) + "}"
+    )
+
+
+def _as_result(outcome: Success | Rejected | Failed) -> str:
+    failure: Mapping[str, Any] | None = None
+    match outcome:
+        case Success(details, output):
+            result = "success"
+        case Rejected(details, output):
+            result = "rejected"
+        case Failed(details, failure, output):
+            result = "failed"
+    # Assembled by hand, so that an output that is JSON text already stays unchanged.
+    text = f'{{"result":"{result}"'
+    if details is not None:
+        text += f',"details":{to_json(storable(details))}'
+    if failure is not None:
+        text += f',"failure":{to_json(failure)}'
+    if output is not None:
+        text += f',"output":{to_json(output)}'
+    return text + "}"
 
 
 def describe(error: BaseException) -> dict[str, str]:

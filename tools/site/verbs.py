@@ -29,13 +29,12 @@ def reference() -> str:
     return "\n".join(
         _SECTION.format(title=_title(module), module=module, members=", ".join(sorted(names)))
         for module, names in members.items()
-        if module.startswith(f"{verbs.__name__}.")
     )
 
 
 def names() -> list[str]:
     """Return the names of the verbs, and of the types of their arguments."""
-    return sorted(name for name, value in vars(verbs).items() if hasattr(value, "__module__") and name[0] != "_")
+    return dir(verbs)
 
 
 def _title(module: str) -> str:

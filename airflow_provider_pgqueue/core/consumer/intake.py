@@ -23,10 +23,10 @@ from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import PgQueueError, refused
 from airflow_provider_pgqueue.core.json_text import read_json
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
-from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
+from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain, outcomes_as_json
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json, release
+from airflow_provider_pgqueue.core.verbs.lease import release
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
 from airflow_provider_pgqueue.core.statement import Statement, column, list_of, messages_of, only_row, unless_lost
 
-log = logging.getLogger(__name__)
-T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +219,12 @@ def _chosen(arguments: dict[str, Any]) -> dict[str, Any]:
     return others | (which if isinstance(which, DeadFilter) else DeadFilter(which)).arguments()
 
 
-def _not_none(which: DeadFilter | str, decode: Callable[[list[Row]], list[T]]) -> Callable[[list[Row]], list[T]]:
+def _not_none(which: DeadFilter | str, decode: Callable[[list[Row]], list[_T]]) -> Callable[[list[Row]], list[_T]]:
     """Return a decoder that warns if messages were named, and none of them was found."""
 
-    def found(rows: list[Row]) -> list[T]:
+    def found(rows: list[Row]) -> list[_T]:
         if not rows and isinstance(which, DeadFilter) and which.ids is not None:
-            log.warning("none of the ids given is an open dead message without a lease")
+            _log.warning("none of the ids given is an open dead message without a lease")
         return decode(rows)
 
     return found

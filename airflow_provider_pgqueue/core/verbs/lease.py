@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.json_text import JsonText, to_json
+from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.message import Message, Row
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, storable
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, outcomes_as_json, storable
 from airflow_provider_pgqueue.core.statement import Statement, column, messages_of, one, unless_lost
 
 
@@ -73,33 +73,6 @@ def archive(
         "output": None if output is None else to_json(output),
     }
     return Statement("archive", arguments, unless_lost(ids, one), columns="pg_catalog.array_agg(found)")
-
-
-def outcomes_as_json(outcomes: Mapping[int, Success | Rejected | Failed]) -> JsonText:
-    """Return outcomes by message id as the SQL functions take them."""
-    return JsonText(
-        "{" + ",".join(f"{to_json(str(id_))}:{_as_result(outcome)}" for id_, outcome in dict(outcomes).items()) + "}"
-    )
-
-
-def _as_result(outcome: Success | Rejected | Failed) -> str:
-    failure: Mapping[str, Any] | None = None
-    match outcome:
-        case Success(details, output):
-            result = "success"
-        case Rejected(details, output):
-            result = "rejected"
-        case Failed(details, failure, output):
-            result = "failed"
-    # Assembled by hand, so that an output that is JSON text already stays unchanged.
-    text = f'{{"result":"{result}"'
-    if details is not None:
-        text += f',"details":{to_json(_text(details))}'
-    if failure is not None:
-        text += f',"failure":{to_json(failure)}'
-    if output is not None:
-        text += f',"output":{to_json(output)}'
-    return text + "}"
 
 
 def _text(details: str | None) -> str | None:

@@ -212,3 +212,10 @@ def test_a_verb_takes_each_duration_as_a_timedelta_or_as_a_number_of_seconds(con
     for bad in (True, float("nan"), float("inf"), 1e300, 10**400):
         with pytest.raises(InvalidArgument, match=r"^lease_for is .*\. Give a timedelta or a number of seconds\.$"):
             _ = verbs.lease("orders", lease_for=bad).given
+
+
+def test_the_module_lists_its_verbs_and_the_types_of_their_arguments_and_nothing_that_it_imports() -> None:
+    types = {name for name in dir(verbs) if inspect.isclass(getattr(verbs, name))}
+    assert types == {"BatchOptions", "DeadFilter", "Options", "Policy", "TopicOptions"}
+    returned = {name: get_type_hints(VERBS[name])["return"] for name in set(dir(verbs)) - types}
+    assert {name for name, kind in returned.items() if get_origin(kind) is not verbs.Statement} == set()

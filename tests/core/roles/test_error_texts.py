@@ -9,19 +9,20 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.core.roles.test_roles import VERBS, Login
+from tests.core.roles.test_roles import OTHERS, Login, call_of, roles_of
+from tools.chapters import functions
 
 Connection = psycopg.Connection[Any]
 
 FAILURE = {"error": "shop.CardError", "message": "CANARY of 4711", "traceback": "File CANARY"}
 WAYS = {
-    **{name: sql for name, (sql, allowed) in VERBS.items() if {"observer", "consumer"} & set(allowed.split())},
+    **{name: statement for name, (statement, allowed) in OTHERS.items() if "observer" in allowed.split()},
     "message_life of one that waits": "SELECT messages.message_life(2)",
     "message_life of one without a class": "SELECT messages.message_life(3)",
     "message_life of one that was dispatched": "SELECT messages.message_life(4)",
     "message_outcomes": "SELECT messages.message_outcomes(ARRAY[1, 2, 3, 4, 5], true)",
 }
-LOOKS = [name for name in WAYS if name not in VERBS or "observer" in VERBS[name][1].split()]
+LOOKS = [*(name for name in functions() if "observer" in roles_of(name) and name not in WAYS), *WAYS]
 SHOWN = {
     "message_life", "message_life of one that waits", "message_life of one without a class", "dead_causes",
     "message_life of one that was dispatched", "dead_trend", "search_messages",
@@ -67,7 +68,7 @@ def orders(conn: Connection) -> Connection:
 
 def said(session: Connection, way: str) -> str:
     """Return all that a way says, as text."""
-    statement = WAYS[way].replace("SELECT FROM", "SELECT * FROM")
+    statement = (WAYS.get(way) or call_of(way, session)).replace("SELECT FROM", "SELECT * FROM")
     with session.transaction(force_rollback=True):
         # A trend has the text in small letters.
         return str(session.execute(statement.encode()).fetchall()).replace("canary", "CANARY")
