@@ -16,20 +16,7 @@ PRESENT = $(wildcard $(SOURCES))
 # More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
-# Without what starts servers and programs of its own (tests/README.md).
-# What takes minutes goes with all tests: the walk through all settings, and what waits for minutes of pg_cron.
-OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/connection/test_settings.py \
-	--ignore=tests/core/maintenance/test_pg_cron.py \
-	--ignore=tests/core/package/test_wheel.py --ignore=tests/core/cli/test_docs.py
-# What takes long alone: the walk of `make states`, one through pairs of verbs, and what calls cost among 100,000 messages;
-# copies of whole servers, calls that wait for each other, upgrades under a load, and a pooler; thousands of outcomes
-# for a breaker, a signal at each line of a worker, processes that a message ends, sixty sessions, a minute of pg_cron.
-FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state_machine.py \
-	whole/test_costs.py lease/test_pairs.py lease/test_locks.py lease/test_waits.py queues/test_many_queues.py \
-	install/test_copies.py install/test_upgrade.py connection/test_pooler.py \
-	consumer/test_breaker.py consumer/test_interruptions.py consumer/test_neighbours.py) \
-	--deselect=tests/core/lease/test_never_left.py::test_sixty_sessions_that_are_killed_and_hold_rows_leave_nobody \
-	--deselect=tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
+FAST := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/cli -m "not long"
 # On the second server what a version of PostgreSQL can change: the promises, the catalog and who may what, plans and costs,
 # partitions, locks, pairs of verbs, and each SQL function with hostile arguments, half as many as on the first. What our
 # code decides is the same on each.
@@ -89,7 +76,7 @@ compiled: setup
 $(CLASSES): requirements.lock tools/java.py | setup
 	@$(BIN)/python -m tools.java
 
-test-fast: setup ## Run the tests of the contract and of core/, in under two minutes
+test-fast: setup ## Run the tests of the contract and of core/ that are not long, in about a minute
 	@$(PYTEST) $(FAST)
 
 test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler

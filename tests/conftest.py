@@ -288,9 +288,24 @@ def connect(dsn: str) -> Iterator[Callable[..., Connection]]:
 
 
 @pytest.fixture
-def conn(connect: Callable[..., Connection]) -> Connection:
-    """An autocommit session to the test's database."""
-    return connect()
+def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """An autocommit session to the test's database.
+
+    In a file with the mark `rolled_back` it is one transaction, which is rolled back, unless the test asks for `dsn`
+    or another session too.
+    """
+    if not request.node.get_closest_marker("rolled_back") or "dsn" in request.fixturenames:
+        yield request.getfixturevalue("connect")()
+        return
+    session = request.getfixturevalue("session_of_file")
+    with session.transaction(force_rollback=True):
+        yield session
+
+
+@pytest.fixture(scope="module")
+def session_of_file(cluster: Cluster, clones: Clones) -> Iterator[Connection]:
+    with clones.one() as name, psycopg.connect(cluster.dsn(name), autocommit=True) as conn:
+        yield conn
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,7 @@ def test_s0_a_worker_that_dies_leaves_a_lock_that_maintenance_archives_as_lock_e
     assert (depth(conn), results(conn)) == (0, ["lock_expired"])
 
 
+@pytest.mark.long
 def test_s0_raw_workers_beside_our_consumers_deliver_each_message_once(dsn: str, connect: Connect) -> None:
     conn, seen, lock = connect(), list[int](), threading.Lock()
     ids = [raw_publish(conn, n) for n in range(400)]
@@ -184,6 +185,7 @@ def test_s0_a_consumer_ends_what_exceeds_its_handler_timeout_as_lock_expired(con
     assert dead.id == message.id
 
 
+@pytest.mark.long
 @pytest.mark.cron
 def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:

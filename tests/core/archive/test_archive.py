@@ -14,6 +14,8 @@ import pytest
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 from tests.waiting import until_waiting
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]

@@ -12,6 +12,8 @@ import pytest
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound, run, verbs
 from tests.core.archive.test_history import note
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 HOUR = timedelta(hours=1)
@@ -99,6 +101,7 @@ def test_the_run_of_a_dispatch_is_part_of_the_life(conn: Connection, queue: Queu
     assert "archived" in [row["entry"] for row in found]
 
 
+@pytest.mark.usefixtures("dsn")
 def test_workers_are_who_holds_leases_and_who_finished_something(conn: Connection, queue: Queue) -> None:
     queue("orders", max_attempts=1)
     queue("bills")
@@ -135,6 +138,7 @@ def test_many_messages_that_expire_sooner_do_not_hide_a_lease(conn: Connection, 
     assert [row["leased"] for row in run(conn, verbs.workers("orders"))] == [1]
 
 
+@pytest.mark.usefixtures("dsn")
 def test_causes_have_a_trend_a_text_and_samples(conn: Connection, queue: Queue) -> None:
     queue("orders", max_attempts=1)
     for details, number in (("order 17 of 'ann' has no stock", 3), ("no such shop", 1)):
@@ -163,6 +167,7 @@ def test_causes_have_a_trend_a_text_and_samples(conn: Connection, queue: Queue) 
     assert run(conn, verbs.dead_trend(until=datetime.now(UTC) - timedelta(days=30))) == []
 
 
+@pytest.mark.usefixtures("dsn")
 def test_what_only_some_may_see_is_kept_from_the_others(conn: Connection, queue: Queue) -> None:
     for name in ("orders", "bills"):
         run(conn, verbs.publish(queue(name, max_attempts=1), 1))

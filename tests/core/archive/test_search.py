@@ -12,6 +12,8 @@ import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 MINUTE = timedelta(minutes=1)
@@ -74,6 +76,7 @@ def test_a_list_of_a_state_is_read_in_pages_without_a_gap_or_a_repetition(
         assert run(conn, verbs.search_messages("bills", message_id=ids[state][3])) == [], state
 
 
+@pytest.mark.usefixtures("dsn")
 def test_messages_of_one_time_are_read_in_pages_too(conn: Connection, ids: dict[str, list[int]]) -> None:
     before = conn.execute("SELECT now() - interval '1 minute'").fetchone()
     conn.execute("UPDATE messages.message_rows SET visible_at = %s WHERE visible_at < now()", before)
@@ -107,6 +110,8 @@ def test_a_state_that_there_is_not_is_refused(conn: Connection) -> None:
         run(conn, verbs.search_messages(state="eaten"))
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("dsn")
 def test_a_list_walks_along_an_index_and_ends_early(conn: Connection, queue: Queue) -> None:
     """Half of the queue is leased, and the archive is full of messages of another queue."""
     queue("orders")

@@ -35,7 +35,7 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
-pytestmark = pytest.mark.pooler
+pytestmark = [pytest.mark.pooler, pytest.mark.long]
 
 
 def archived(conn: Connection) -> dict[str, int]:

@@ -24,6 +24,9 @@ from tools import ROOT
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
+
+pytestmark = pytest.mark.long
+
 Outcome = dict[str, str]
 Settings = dict[str, str]
 

@@ -24,6 +24,8 @@ from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
+pytestmark = pytest.mark.long
+
 
 def raises(message: Message) -> None:
     raise ValueError(f"secret {message.body}")

@@ -29,6 +29,9 @@ from tests.waiting import PATIENCE, until, until_waiting
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
+
+pytestmark = pytest.mark.long
+
 LOCK = "SELECT pg_advisory_xact_lock(1)"
 
 

@@ -19,6 +19,9 @@ from tests.waiting import until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
+
+pytestmark = pytest.mark.long
+
 BAD = 15
 PROGRAM = """
 import asyncio, os, signal, sys

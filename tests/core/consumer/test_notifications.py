@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core import Consumer, Worker, run, verbs
@@ -17,6 +18,7 @@ Connection = psycopg.Connection[Any]
 CALLS = "SELECT calls FROM pg_stat_user_functions WHERE schemaname = 'messages' AND funcname = 'lease'"
 
 
+@pytest.mark.long
 def test_a_worker_that_is_notified_another_queue_asks_about_ten_times_a_second(
     dsn: str, conn: Connection, queue: Callable[..., str]
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, Repair, run, verbs
 from tools.chapters import functions
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
@@ -113,6 +115,7 @@ def test_null_stands_for_the_default_of_a_lease_and_a_delay(conn: Connection, qu
     assert requeued.fetchall() == [(dead,)]
 
 
+@pytest.mark.usefixtures("dsn")
 def test_a_name_that_is_too_long_for_the_index_is_refused_or_cut(conn: Connection, queue: Queue) -> None:
     queue("orders")
     die(conn, 2)
@@ -207,6 +210,7 @@ def test_dead_messages_are_counted_by_cause_with_the_newest_id_and_no_text(conn:
     assert (found.waiting, found.causes[0]["waiting"]) == (24, 1), "what is leased is in hand"
 
 
+@pytest.mark.usefixtures("dsn")
 @pytest.mark.parametrize(
     "call", ["lease_dead()", "requeue_dead(NULL, results => '{failed}')", "dismiss_dead(NULL, 'old', topic => '#')"]
 )

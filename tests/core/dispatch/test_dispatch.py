@@ -15,6 +15,8 @@ from airflow_provider_pgqueue.core.errors import DispatchNotFound, InvalidArgume
 from airflow_provider_pgqueue.core.message import Dispatch
 from tests.waiting import until_leases_expire
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
@@ -293,6 +295,7 @@ def test_a_failed_run_whose_message_died_dismisses_it_when_it_is_cleared_and_suc
     assert resolution == ("dismissed", f"run {only.run_id} succeeded")
 
 
+@pytest.mark.usefixtures("dsn")
 def test_a_cleared_run_does_not_take_messages_from_the_run_of_the_next_attempt(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 7))
     (old,) = dispatch(conn)
@@ -314,6 +317,7 @@ def retried(conn: Connection, queue_name: str = "orders", **options: Any) -> tup
     return old, dispatch(conn, queue_name, **options)[0]
 
 
+@pytest.mark.usefixtures("dsn")
 def test_a_failed_run_that_is_cleared_after_another_finished_its_message_does_nothing(
     conn: Connection, queue: Queue
 ) -> None:
@@ -348,6 +352,7 @@ def test_a_failed_run_that_is_cleared_gets_what_others_left_of_its_batch(conn: C
     assert end(conn, old, "success") == 1
 
 
+@pytest.mark.usefixtures("dsn")
 def test_a_run_whose_lease_expired_gets_nothing_that_another_has_or_finished(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 7))
     (old,) = dispatch(conn, lease_for=timedelta(milliseconds=1))

@@ -17,6 +17,8 @@ from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def other(another_cluster: Callable[..., Cluster]) -> Cluster:

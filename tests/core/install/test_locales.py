@@ -13,6 +13,8 @@ from airflow_provider_pgqueue.core import migrate
 
 Connection = psycopg.Connection[Any]
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def turkish(dsn: str) -> Iterator[Connection]:

@@ -27,6 +27,9 @@ from tools.golden import GOLDEN, describe
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
+
+pytestmark = pytest.mark.long
+
 MIGRATION = """
 ALTER TABLE messages.message ADD COLUMN note text;
 COMMENT ON COLUMN messages.message.note IS 'What this upgrade is about.';

@@ -15,6 +15,8 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost, Que
 from tests.core.archive.test_history import note
 from tests.waiting import until_waiting
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
@@ -97,6 +99,7 @@ def test_the_next_of_the_group_follows_a_cancelled_one(conn: Connection, queue: 
     assert [message.id for message in run(conn, verbs.lease("orders", max_messages=10))] == [third]
 
 
+@pytest.mark.usefixtures("dsn")
 def test_the_history_counts_what_was_cancelled_and_not_as_dead(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.maintain())

@@ -267,6 +267,7 @@ def patiently(conn: Connection, verb: Statement[T]) -> T:
             return run(conn, verb)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_time(
     connect: Connect, queue: Queue, level: str
@@ -350,6 +351,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
         assert places == list(range(1, len(places) + 1))
 
 
+@pytest.mark.long
 def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(
     conn: Connection, idle: Connection, queue: Queue
 ) -> None:
@@ -367,6 +369,7 @@ def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(
     assert read == (0, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [{}, {"rate_limit": 1_000_000}])
 def test_thousands_of_groups_that_have_to_wait_keep_nobody_from_what_is_behind_them(
     conn: Connection, queue: Queue, policy: dict[str, int]

@@ -19,6 +19,8 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 
+pytestmark = pytest.mark.long
+
 
 def lose_last_partition(conn: Connection) -> None:
     conn.execute(

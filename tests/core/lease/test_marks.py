@@ -20,6 +20,8 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 
+pytestmark = pytest.mark.rolled_back
+
 
 def lease(conn: Connection, max_messages: int = 1, **arguments: Any) -> list[Message]:
     return run(conn, verbs.lease("orders", max_messages=max_messages, **arguments))
@@ -82,6 +84,7 @@ def test_an_idle_consumer_that_made_a_lane_holds_nobody_up(conn: Connection, con
     assert bodies(lease(conn)) == ["first"]
 
 
+@pytest.mark.long
 def test_a_publisher_with_a_long_transaction_is_seen_at_once_and_in_order(
     conn: Connection, connect: Connect, queue: Queue
 ) -> None:

@@ -187,6 +187,7 @@ def test_two_that_end_at_the_same_time_leave_no_room_that_a_look_does_not_fill(
     assert bodies(lease(conn)) == ["a4", "a5"]
 
 
+@pytest.mark.long
 def test_no_more_of_a_group_are_leased_than_may_be_while_leases_begin_and_end_in_every_way(
     connect: Connect, queue: Queue
 ) -> None:

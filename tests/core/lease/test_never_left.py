@@ -221,6 +221,7 @@ def test_a_lease_that_is_rolled_back_gives_its_group_back(conn: Connection, idle
     assert next_of(conn) == ["a1"]
 
 
+@pytest.mark.long
 def test_sixty_sessions_that_are_killed_and_hold_rows_leave_nobody(connect: Connect, queue: Queue) -> None:
     """Sixty consumers of six groups: killed, next to locked rows, and to archives whose transactions stay open."""
     conn, stop, guard = connect(), threading.Event(), threading.Lock()

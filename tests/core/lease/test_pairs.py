@@ -18,6 +18,9 @@ from airflow_provider_pgqueue.core import PgQueueError, run, verbs
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
+
+pytestmark = pytest.mark.long
+
 QUEUES = ("orders", "others")
 GROUPS = "abcdefgh"
 

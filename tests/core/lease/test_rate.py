@@ -69,6 +69,7 @@ def most_in_a_period(times: list[datetime], period: timedelta) -> int:
     return max(bisect_left(times, begin + period) - place for place, begin in enumerate(times))
 
 
+@pytest.mark.long
 def test_the_rate_is_kept_by_many_sessions_that_are_killed_or_time_out_and_next_to_an_idle_one(
     connect: Connect, idle: Connection, queue: Queue
 ) -> None:

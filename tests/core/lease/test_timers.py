@@ -17,6 +17,8 @@ from airflow_provider_pgqueue.core.errors import LeaseLost
 from tests.core.lease.test_marks import bodies, finish, lease, scan_again, scan_later
 from tests.waiting import heard, until, until_leases_expire
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]

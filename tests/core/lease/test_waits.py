@@ -21,6 +21,8 @@ from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 
+pytestmark = pytest.mark.long
+
 SETUP = """
     SELECT messages.create_queue('orders', max_leased => 500), messages.create_queue('other');
     SELECT messages.publish_batch('orders', '[1, 2, 3, 4, 5, 6]'), messages.publish('orders', '7', dedup_key => 'key');

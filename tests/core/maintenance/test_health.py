@@ -19,6 +19,8 @@ from airflow_provider_pgqueue.core.message import Finding
 from tests.waiting import until
 from tools.postgres import Cluster
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 AT_ONCE = timedelta(0)
 CHECKS = [
@@ -119,6 +121,7 @@ def test_a_check_that_cannot_run_is_a_row_and_the_others_are_there(
     assert (pid_of(holder), "rewriter") in [row[:2] for row in conn.execute(locked.fix.encode()).fetchall()]
 
 
+@pytest.mark.usefixtures("dsn")
 @pytest.mark.parametrize("arguments", ["NULL", "'-1 second'", "waiting_for => NULL", "waiting_for => '-1 day'"])
 def test_a_limit_that_is_no_duration_is_refused(conn: Connection, arguments: str) -> None:
     with pytest.raises(psycopg.Error) as raised:
@@ -592,6 +595,7 @@ def wide(wide_dsn: str) -> Iterator[Connection]:
         yield conn
 
 
+@pytest.mark.long
 def test_a_durable_server_with_its_maintenance_done_is_healthy(wide: Connection) -> None:
     run(wide, verbs.maintain())
     assert [one for one in run(wide, verbs.health()) if one.severity != "ok"] == []
@@ -649,6 +653,7 @@ def leave_dead(conn: Connection) -> None:
     conn.execute("SELECT pg_stat_force_next_flush()")
 
 
+@pytest.mark.usefixtures("dsn")
 def test_dead_versions_are_counted_with_sizes_and_last_vacuum_and_vacuum_fixes(conn: Connection) -> None:
     leave_dead(conn)
     found = check(conn, "dead_tuples")
@@ -680,6 +685,7 @@ def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
     assert check(conn, "dead_tuples").severity == "ok"
 
 
+@pytest.mark.usefixtures("dsn")
 def test_an_index_far_larger_than_its_messages_is_named_and_reindex_fixes(conn: Connection) -> None:
     leave_dead(conn)
     conn.execute("VACUUM (ANALYZE) messages.message_rows")
@@ -915,6 +921,7 @@ def test_messages_behind_a_leased_one_of_their_group_do_not_wait(conn: Connectio
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
 
 
+@pytest.mark.long
 def test_what_waits_is_found_behind_many_leases_without_a_walk_over_them(
     conn: Connection, queue: Callable[..., str]
 ) -> None:
@@ -988,6 +995,7 @@ def test_a_group_that_waits_though_it_has_a_place_is_named_and_maintenance_lets_
     assert [leased.body for leased in run(conn, verbs.lease("orders"))] == [2]
 
 
+@pytest.mark.usefixtures("dsn")
 def test_thousands_of_groups_are_checked_without_reading_what_waits_in_them(
     conn: Connection, queue: Callable[..., str]
 ) -> None:

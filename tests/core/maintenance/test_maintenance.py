@@ -152,6 +152,7 @@ def all_ended(
     return each * len(priorities)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("attempts", "key"), [("1", "freed"), ("5", "archived")])
 def test_a_maintenance_run_ends_leases_in_transactions_of_five_thousand(
     conn: Connection, queue: Queue, attempts: str, key: str
@@ -188,6 +189,7 @@ def test_a_step_of_maintenance_that_rolls_back_changes_nothing(conn: Connection,
     assert conn.execute(LEFT).fetchone() == (0,)
 
 
+@pytest.mark.long
 def test_steps_of_two_maintenance_runs_in_turns_leave_nothing(
     conn: Connection, connect: Callable[..., Connection], queue: Queue
 ) -> None:
@@ -221,6 +223,7 @@ def _kill_backend(process: subprocess.Popen[bytes], conn: Connection) -> None:
     until_ended(conn)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill", [_kill_client, _kill_session, _kill_backend])
 def test_a_maintenance_run_that_is_killed_amid_a_step_loses_and_doubles_nothing(
     dsn: str, queue: Queue, kill: Callable[[subprocess.Popen[bytes], Connection], None]

@@ -142,6 +142,7 @@ def test_a_failure_that_does_not_come_again_is_forgotten(conn: Connection) -> No
     assert check(conn, "maintenance_steps").severity == "ok"
 
 
+@pytest.mark.long
 def test_a_statement_timeout_that_is_too_short_for_all_queues_leaves_some_to_the_next_maintenance_run(
     conn: Connection, queue: Queue
 ) -> None:

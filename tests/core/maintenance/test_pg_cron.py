@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, until, until_waiting
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
-pytestmark = pytest.mark.cron
+pytestmark = [pytest.mark.cron, pytest.mark.long]
 
 
 def test_pg_cron_publishes_as_a_login_that_may(cron_session: Connection, cron_dsn: str) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import QueueStatus
@@ -95,6 +96,7 @@ def test_the_oldest_ready_message_of_a_long_queue_is_found_in_any_priority(conn:
     assert found.oldest_age > timedelta(hours=1)
 
 
+@pytest.mark.long
 def test_the_oldest_ready_message_is_found_behind_ten_thousand_that_are_leased(conn: Connection, queue: Queue) -> None:
     queue("orders")
     fill(conn, 20_100)
@@ -132,6 +134,7 @@ def test_of_many_queues_each_is_counted_less_far_and_all_are_there(conn: Connect
     assert {one.seen("depth") for one in found.values() if one.queue_name != "orders_7"} <= {0, LONG // 60}
 
 
+@pytest.mark.long
 def test_the_quick_status_reads_as_much_of_a_queue_of_any_length(conn: Connection, queue: Queue) -> None:
     fill(conn, LONG if queue("orders") else 0)
     before = {exact: pages_read(conn, exact=exact) for exact in (False, True)}

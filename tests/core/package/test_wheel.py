@@ -19,6 +19,8 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgqueue.core import migrations
 from tools import ROOT, STATE
 
+pytestmark = pytest.mark.long
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LEAN = (ROOT / "docs" / "how-to" / "without-airflow.md").read_text()
 

@@ -16,6 +16,8 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgqueue.core import run, verbs
 from tests.waiting import until, until_past
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
@@ -59,6 +61,7 @@ def turns(leased: Sequence[str], by: str) -> list[Counter[str]]:
     return found
 
 
+@pytest.mark.long
 def test_each_of_99_keys_has_its_turn_next_to_one_with_20000_messages(conn: Connection, queue: Queue) -> None:
     queue("orders", fair_by="group", notify="off")
     fill(conn, "big", 20_000)
@@ -109,6 +112,7 @@ def test_keys_take_turns_under_a_held_snapshot(connect: Connect, queue: Queue) -
     assert all(turn == {"b": 1, "c": 1} for turn in turns(order(conn, 120), "a")[1:-1])
 
 
+@pytest.mark.long
 def test_publishers_at_once_give_no_key_more_than_a_turn_for_each_of_them(connect: Connect, queue: Queue) -> None:
     queue("orders", fair_by="group")
     conn = connect()

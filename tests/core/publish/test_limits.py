@@ -132,6 +132,7 @@ def test_a_body_whose_text_nobody_can_read_comes_in_by_no_way(conn: Connection, 
         assert state_of(conn, statement, json.dumps(["x" * 2000])) is None, statement
 
 
+@pytest.mark.long
 def test_a_body_whose_text_no_server_can_make_is_too_large(conn: Connection, queue: Queue) -> None:
     """Once is enough: to come to the end of its gigabyte takes the server seconds."""
     queue("orders")

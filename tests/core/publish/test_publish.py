@@ -15,6 +15,8 @@ from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueNotFo
 from airflow_provider_pgqueue.core.errors import InUse, Unroutable
 from tests.waiting import heard, until_a_message_expires, until_waiting
 
+pytestmark = pytest.mark.rolled_back
+
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
@@ -51,6 +53,7 @@ def test_an_option_that_cannot_be_is_refused_and_nothing_is_published(
     assert lease(shared) == []
 
 
+@pytest.mark.usefixtures("dsn")
 @pytest.mark.parametrize("options", [{"dedup_window": HOUR}, {"on_conflict": "replace"}])
 def test_a_batch_without_keys_takes_nothing_about_them(conn: Connection, queue: Queue, options: dict[str, Any]) -> None:
     queue("orders")
@@ -68,6 +71,7 @@ def test_a_moment_makes_a_message_wait_and_one_in_the_past_does_not(conn: Connec
     assert lease(conn) == ["now"]
 
 
+@pytest.mark.usefixtures("dsn")
 def test_one_after_the_other_takes_numbers_without_a_gap(conn: Connection, queue: Queue) -> None:
     queue("orders")
     ids = conn.execute("SELECT messages.publish('orders', '1') FROM generate_series(1, 1000)").fetchall()
@@ -323,6 +327,7 @@ def test_a_topic_reaches_the_queues_that_are_bound_to_it(conn: Connection, queue
     assert run(conn, verbs.route_topic("else")) == []
 
 
+@pytest.mark.usefixtures("dsn")
 def test_a_topic_that_reaches_no_queue_is_an_error(conn: Connection) -> None:
     with pytest.raises(Unroutable, match=r"topic 'shop\.order' reaches no queue.*bind_topic"):
         run(conn, verbs.publish_topic("shop.order", 1))

@@ -13,6 +13,8 @@ from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def dsn(another_cluster: Callable[..., Cluster]) -> str:

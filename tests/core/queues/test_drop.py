@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import psycopg
+import pytest
 
 from airflow_provider_pgqueue.core import PgQueueError, run, verbs
 
@@ -112,6 +113,7 @@ def drop(conn: Connection, ended: Event) -> None:
         ended.set()
 
 
+@pytest.mark.long
 def test_a_queue_is_dropped_and_purged_while_everybody_works(connect: Connect, queue: Queue) -> None:
     queue("orders")
     ended = Event()

@@ -18,6 +18,9 @@ from tools import ROOT
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
+
+pytestmark = pytest.mark.long
+
 QUEUES = 1500
 MOST = 1200  # locks of one transaction, next to the catalogue's
 

@@ -331,6 +331,7 @@ def test_the_defaults_give_a_message_at_least_an_hour(conn: Connection, queue: Q
     assert waited >= 3600
 
 
+@pytest.mark.long
 def test_an_outage_of_which_each_second_starts_a_consumer_makes_no_message_dead(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), range(300)))
     for _ in range(40):

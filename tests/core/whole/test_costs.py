@@ -21,6 +21,8 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Lanes = Sequence[int | None]
 
+pytestmark = pytest.mark.long
+
 LEASE = "SELECT * FROM messages.lease('orders', {})"
 CONSUME = "SELECT * FROM messages.consume('orders', {})"
 READY = "SELECT * FROM messages.ready_queues()"

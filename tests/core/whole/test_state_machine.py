@@ -33,6 +33,8 @@ from airflow_provider_pgqueue.core.errors import LeaseLost, QueuePaused
 
 Connection = psycopg.Connection[Any]
 
+pytestmark = pytest.mark.long
+
 HOUR = timedelta(hours=1)
 RESULTS = ("success", "failed", "rejected", "lock_expired", "expired", "cancelled")
 QUEUES: dict[str, dict[str, Any]] = {
