@@ -29,6 +29,7 @@ from airflow_provider_pgqueue.core.connection import JSONB, read_any_json
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.loop import Loop
 from tests.core.consumer.test_wind_up import left, results
+from tests.waiting import heard
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -173,6 +174,21 @@ def test_a_group_keeps_its_order_and_the_archive_frees_its_next_message(conn: Co
     seen: list[int] = []
     consumer(lambda message: seen.append(message.body), batch_size=10).drain(conn)
     assert seen == list(range(6))
+
+
+@pytest.mark.parametrize("max_messages", [1, 2])
+def test_the_next_of_a_group_notifies_unless_the_call_leases_it_itself(
+    connect: Connect, queue: Queue, max_messages: int
+) -> None:
+    conn, listener = connect(), connect()
+    _, second = run(conn, verbs.publish_batch(queue("orders"), ["first", "second"], group_keys=["a", "a"]))
+    (first,) = run(conn, verbs.lease("orders", max_messages=2))
+    run(conn, verbs.publish("orders", "urgent", priority=9))
+    listener.execute("LISTEN new_message")
+    call = "SELECT (leased).id FROM messages.archive_and_lease(%s, %s, NULL, 'orders', %s)"
+    leased = conn.execute(call, [first.lock_token, [first.id], max_messages]).fetchall()
+    assert ((second,) in leased) == (max_messages == 2)
+    assert heard(listener) == [str(second)] * (max_messages == 1)
 
 
 def test_a_queue_with_max_leased_is_leased_from_in_a_call_of_its_own(conn: Connection, queue: Queue) -> None:
