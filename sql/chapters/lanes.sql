@@ -274,8 +274,9 @@ BEGIN
         -- If all messages are locked, there is no more to do for now.
         more := more AND locked < cardinality(due.ids);
     END IF;
-    -- A message that has expired meanwhile does not count: its own timer ends it.
-    freed := (SELECT count(*) FROM messages.message_rows m WHERE m.id = ANY (entered) AND coalesce(m.expires_at > moment, true));
+    -- Neither a message that has expired meanwhile counts, which its own timer ends, nor the first of a group while it is delayed.
+    freed := (SELECT count(*) FROM messages.message_rows m
+               WHERE m.id = ANY (entered) AND coalesce(m.expires_at > moment, true) AND m.visible_at <= clock_timestamp());
     -- A message whose delay is over, or that nobody has leased since it entered its lane, is ready too.
     ready := coalesce(entered[1], (SELECT m.id FROM messages.message_rows m
                                     WHERE m.id = ANY (due.ids) AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1));

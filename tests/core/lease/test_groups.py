@@ -260,6 +260,13 @@ def test_a_scan_lets_in_a_group_behind_many_that_plain_sql_leases(conn: Connecti
     assert bodies(lease(conn, max_messages=1)) == ["b2"]
 
 
+def test_a_delayed_head_of_one_group_does_not_count_as_ready_for_another(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", "a1", group_key="a", delay=HOUR))
+    publish(conn, "b1")
+    assert bodies(lease(conn, max_messages=1)) == ["b1"]
+
+
 def patiently(conn: Connection, verb: Statement[T]) -> T:
     """Run a verb until no other transaction is in its way, as may happen at the stricter levels of isolation."""
     while True:
