@@ -170,3 +170,25 @@ def test_what_a_publisher_gives_reaches_every_place_of_the_life_of_a_message(
     export_archive(dsn, target=str(tmp_path), older_than=timedelta(days=50))
     (exported,) = ds.dataset(export_files(str(tmp_path))).to_table().to_pylist()
     assert (exported["id"], lost(exported)) == (new_id, {})
+
+
+@pytest.mark.parametrize("end", ["expired", "lock_expired", "cancelled", "success"])
+def test_it_is_in_the_archive_however_a_message_ends(conn: Connection, end: str) -> None:
+    """The test above has what a consumer, a DAG run and a requeue do."""
+    conn.row_factory = psycopg.rows.dict_row
+    moment = timedelta(milliseconds=1)
+    run(conn, verbs.create_queue("orders", max_attempts=1))
+    id_ = run(conn, verbs.publish("orders", 1, **KEPT, expires_in=moment if end == "expired" else None))
+    if end == "cancelled":
+        run(conn, verbs.cancel("orders", [id_]))
+    elif end == "success":
+        run(conn, verbs.consume("orders"))
+    elif end == "lock_expired":
+        run(conn, verbs.lease("orders", lease_for=moment))
+
+    def archived() -> list[dict[str, Any]]:
+        run(conn, verbs.scan(["orders"]))
+        return conn.execute("SELECT * FROM messages.message_archive").fetchall()
+
+    (found,) = until(archived, what="the message is in the archive")
+    assert (found["result"], lost(found)) == (end, {})
