@@ -99,7 +99,7 @@ def flat(text: str) -> list[str]:
     [
         ("publish.md", "SELECT"),
         ("operations.md", "SELECT messages.publish('orders', '7', reference => 'order-7')"),
-        ("monitoring.md", "SELECT messages.publish('orders', '7')"),
+        ("monitoring.md", "SELECT messages.maintain(); SELECT messages.publish('orders', '7')"),
         ("upgrade.md", "SELECT"),
         (
             "move-here.md",
