@@ -131,7 +131,7 @@ BEGIN
          WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
            AND (most = 1 OR m.due_at <= moment AND m.lock_expires_at IS NULL)
          ORDER BY m.requeues DESC, m.id OFFSET coalesce(g.number, 1) - 1 LIMIT 1) w
-     WHERE g.place <= most AND coalesce(w.lock_expires_at <= moment, true)       -- leased by plain SQL: its end sees to the group
+     WHERE g.place <= most AND w.lock_expires_at IS NULL       -- or plain SQL leases it: the end of that lease sees to the group
        -- After the limit was lowered, no message enters until enough have left.
        AND NOT EXISTS (SELECT FROM messages.message_rows m WHERE m.queue_name = policy.queue_name AND m.group_key = g.key COLLATE "default" AND m.place > most
                         ORDER BY m.place OFFSET 0)
@@ -184,9 +184,9 @@ BEGIN
         SELECT f.group_key FROM first f JOIN messages.queue q ON q.queue_name = fill_groups.queue_name COLLATE "default"
          WHERE CASE
                -- In a group with one place, the first message waits if the place is free.
-               WHEN q.max_leased_per_group = 1 THEN f.visible_at = 'infinity' AND coalesce(f.lock_expires_at <= moment, true)
-               ELSE q.max_leased_per_group > (
-                       SELECT count(*) FROM (
+               WHEN q.max_leased_per_group = 1 THEN f.visible_at = 'infinity' AND f.lock_expires_at IS NULL
+               -- After the limit was lowered, a place above it keeps the group closed, as in let_in.
+               ELSE (SELECT count(*) < q.max_leased_per_group AND coalesce(max(taken.place) <= q.max_leased_per_group, true) FROM (
                          SELECT m.place FROM messages.message_rows m
                           WHERE m.queue_name = q.queue_name AND m.group_key = f.group_key AND m.place IS NOT NULL
                           ORDER BY m.place LIMIT q.max_leased_per_group) taken)

@@ -46,15 +46,15 @@ BEGIN
     IF NOT is_due THEN
         RETURN freed > 0;
     END IF;
-    IF freed < wanted THEN
+    IF freed < wanted OR NOT more THEN
         PERFORM messages.fill_groups(scan_queue.queue_name, wanted);
     END IF;
     PERFORM messages.correct_marks(scan_queue.queue_name);
     PERFORM messages.pause_notifications();
-    -- After a scan that took long, over many leases or dead versions, a hundred times as long passes until the next: a busy queue
-    -- is scanned a second after a scan is due.
-    PERFORM messages.store_time(due, clock_timestamp() + CASE WHEN more THEN '0' ELSE
-        greatest(least(100 * (clock_timestamp() - began), interval '30 s') - interval '1 s', '50 ms') END);
+    -- A busy queue is scanned a second after a scan is due: so the next lease scans at once where more is due, in whatever lane. After a scan
+    -- that took long, over many leases or dead versions, a hundred times as long passes until the next.
+    PERFORM messages.store_time(due, clock_timestamp() - interval '1 s' + CASE WHEN more THEN '0' ELSE
+        greatest(least(100 * (clock_timestamp() - began), interval '30 s'), '1.05 s') END);
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.scan_queue(text, integer, timestamptz) IS

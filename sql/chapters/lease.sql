@@ -1,8 +1,8 @@
 -- Lease: take messages for a limited time, then finish them or give them back.
 --
 -- lease takes the first messages of the lanes in three steps: take_first finds and locks them, a row of messages.timer has the end
--- of the lease, and an UPDATE writes end, token and attempt. If it finds too few, prepare_lease scans or counts first, and the lease
--- tries once more.
+-- of the lease, and an UPDATE writes end, token and attempt. If it finds too few, take_prepared scans or counts first, and tries once
+-- more.
 --
 -- archive, release and extend need the token of the lease. They return the ids whose lease was still held, and change no other
 -- message. archive moves the rows to the archive (finish), release makes them ready again, and extend writes a new end.
@@ -25,7 +25,6 @@ DECLARE
     wanted integer     := lease.max_messages;
     taken  integer     := 0;
     first  record;
-    rest   record;
     until  timestamptz;
 BEGIN
     IF lease.lease_for IS NOT NULL THEN
@@ -45,9 +44,7 @@ BEGIN
             taken := taken + cardinality(first.ids);
         END IF;
         EXIT WHEN try = 2 OR taken = wanted AND taken > 0;
-        rest := messages.prepare_lease(lease.queue_name, wanted - taken, first.moment);
-        EXIT WHEN rest.wanted = 0;
-        first := messages.take_first(lease.queue_name, rest.wanted, rest.moment);
+        first := messages.take_prepared(lease.queue_name, wanted - taken, first.moment);
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lease(text, integer, interval, text) IS
@@ -94,7 +91,7 @@ BEGIN
                      ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) m
                  LIMIT wanted) f OFFSET 0) r
      WHERE q.queue_name = take_first.queue_name COLLATE "default"
-       -- Find nothing if a scan, a count or an error has to come first: prepare_lease() does that.
+       -- Find nothing if a scan, a count or an error has to come first: take_prepared() does that.
        AND (prepared IS NOT NULL
             OR wanted BETWEEN 1 AND 10000 AND NOT q.paused AND num_nonnulls(q.max_leased, q.rate_limit) = 0
                AND pg_sequence_last_value(q.scan_due) BETWEEN called_us - 1000000 AND called_us + 60000000
@@ -119,43 +116,51 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.take_first(text, integer, timestamptz) IS
-    'Locks the first ready messages of the lanes of a queue, the highest priority first, and moves the mark to the first of them. prepared is the time that prepare_lease() returned. Without it this returns no moment, and locks nothing, where prepare_lease() has to be called before.'
+    'Locks the first ready messages of the lanes of a queue, the highest priority first, and moves the mark to the first of them. prepared is the time at which these leases begin. Without it this returns no moment, and locks nothing, where take_prepared() has to be called instead.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.prepare_lease(queue_name text, INOUT wanted integer, tried timestamptz, consumes boolean DEFAULT false, OUT moment timestamptz)
+CREATE OR REPLACE FUNCTION messages.take_prepared(
+    queue_name text, wanted integer, tried timestamptz, consumes boolean DEFAULT false,
+    OUT moment timestamptz, OUT tids tid[], OUT ids bigint[], OUT lease_for interval, OUT max_attempts smallint
+)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
     policy messages.queue;
     freed  boolean;
-    locked record;
+    first  record;
 BEGIN
-    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = prepare_lease.queue_name COLLATE "default";
-    PERFORM messages.check_lease(prepare_lease.queue_name, policy.paused, wanted, NULL);
+    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = take_prepared.queue_name COLLATE "default";
+    PERFORM messages.check_lease(take_prepared.queue_name, policy.paused, wanted, NULL);
     -- End only what was due before the first try, or this call could get back a lease of a millisecond that it took itself.
-    freed := messages.scan_queue(prepare_lease.queue_name, wanted, coalesce(tried, clock_timestamp()));
+    freed := messages.scan_queue(take_prepared.queue_name, wanted, coalesce(tried, clock_timestamp()));
     IF tried IS NOT NULL AND NOT freed THEN
-        wanted := 0;
         RETURN;
     END IF;
     IF policy.max_leased IS NOT NULL AND NOT consumes THEN
         -- Read the policy again: the session that this one waited for may have changed it.
-        PERFORM messages.lock_queue(prepare_lease.queue_name);
-        SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = prepare_lease.queue_name COLLATE "default";
-        PERFORM messages.check_lease(prepare_lease.queue_name, policy.paused, wanted, NULL);
-        wanted := least(wanted, CASE WHEN policy.max_leased IS NOT NULL THEN messages.leases_left(prepare_lease.queue_name, policy.max_leased) END);
+        PERFORM messages.lock_queue(take_prepared.queue_name);
+        SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = take_prepared.queue_name COLLATE "default";
+        PERFORM messages.check_lease(take_prepared.queue_name, policy.paused, wanted, NULL);
+        wanted := least(wanted, CASE WHEN policy.max_leased IS NOT NULL THEN messages.leases_left(take_prepared.queue_name, policy.max_leased) END);
     END IF;
-    moment := clock_timestamp();
-    IF policy.rate_limit IS NOT NULL AND wanted > 0 THEN
-        -- Only messages that will be leased use up the rate: lock them first, so that no other session takes them.
-        wanted := least(wanted, (messages.rate_left(policy, moment)).leases);
-        locked := messages.take_first(prepare_lease.queue_name, wanted, moment);
-        SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, coalesce(cardinality(locked.ids), 0)) s;
+    IF policy.rate_limit IS NOT NULL THEN
+        wanted := least(wanted, (messages.rate_left(policy, clock_timestamp())).leases);
     END IF;
+    first := messages.take_first(take_prepared.queue_name, wanted, clock_timestamp());
+    moment := first.moment;
+    IF policy.rate_limit IS NOT NULL AND first.ids IS NOT NULL THEN
+        -- Only messages that are leased use up the rate, so they are locked by now.
+        SELECT s.wanted, s.moment INTO wanted, moment FROM messages.spend_rate(policy, cardinality(first.ids)) s;
+    END IF;
+    tids := first.tids[:wanted];
+    ids := nullif(first.ids[:wanted], '{}');
+    lease_for := first.lease_for;
+    max_attempts := first.max_attempts;
 END $$;
-COMMENT ON FUNCTION messages.prepare_lease(text, integer, timestamptz, boolean) IS
-    'For how many messages a lease should try again that found fewer than it wanted, or that has not tried: 0 if it has tried, at this time, and a scan frees nothing; no more than max_leased and rate_limit allow, which this uses up; and the time at which these leases begin. Errors as in lease.'
+COMMENT ON FUNCTION messages.take_prepared(text, integer, timestamptz, boolean) IS
+    'Does what take_first does for a lease that found fewer messages than it wanted, or that has not tried: checks its arguments, scans, and locks no more messages than max_leased and rate_limit allow, which uses up the rate. Locks nothing if the lease has tried, at this time, and a scan frees nothing. Errors as in lease.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_lease(queue_name text, paused boolean, max_messages integer, lease_for interval) RETURNS boolean
@@ -446,7 +451,6 @@ DECLARE
     wanted integer := consume.max_messages;
     taken  integer := 0;
     first  record;
-    rest   record;
 BEGIN
     -- Lease and archive are one call: no other session sees the lease, so it needs no timer.
     first := messages.take_first(consume.queue_name, wanted, NULL);
@@ -462,9 +466,7 @@ BEGIN
             taken := taken + cardinality(first.ids);
         END IF;
         EXIT WHEN try = 2 OR taken = wanted AND taken > 0;
-        rest := messages.prepare_lease(consume.queue_name, wanted - taken, first.moment, consumes => true);
-        EXIT WHEN rest.wanted = 0;
-        first := messages.take_first(consume.queue_name, rest.wanted, rest.moment);
+        first := messages.take_prepared(consume.queue_name, wanted - taken, first.moment, consumes => true);
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS

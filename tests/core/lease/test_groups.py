@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.verbs import Statement
-from tests.core.lease.test_marks import bodies, scan_again
+from tests.core.lease.test_marks import bodies, scan_again, scan_later
 from tests.waiting import until, until_leases_expire
 
 Connection = psycopg.Connection[Any]
@@ -258,6 +258,19 @@ def test_a_scan_lets_in_a_group_behind_many_that_plain_sql_leases(conn: Connecti
     conn.execute("DELETE FROM messages.message WHERE id = ANY (%s)", [heads])
     scan_again(conn)
     assert bodies(lease(conn, max_messages=1)) == ["b2"]
+
+
+def test_what_ran_out_of_attempts_under_plain_sql_is_not_let_in_again(conn: Connection, queue: Queue) -> None:
+    queue("orders", max_attempts=1)
+    publish(conn, "a1", "a2")
+    (a1,) = lease(conn)
+    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE message = '\"a2\"'")
+    scan_later(conn)
+    finish(conn, a1)
+    scan_again(conn)
+    assert lease(conn) == []
+    ended = conn.execute("SELECT result, attempts FROM messages.message_archive WHERE message = '\"a2\"'")
+    assert ended.fetchall() == [("lock_expired", 1)]
 
 
 def test_a_delayed_head_of_one_group_does_not_count_as_ready_for_another(conn: Connection, queue: Queue) -> None:

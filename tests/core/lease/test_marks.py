@@ -367,5 +367,5 @@ def test_a_lease_that_finds_enough_does_not_look_where_the_group_roles_were_left
         )
         assert bodies(lease(conn)) == [1]
         calls = "SELECT sum(pg_stat_get_xact_function_calls(oid)) FROM pg_proc WHERE proname = %s"
-        found = [conn.execute(calls, [name]).fetchone() for name in ("take_first", "prepare_lease")]
+        found = [conn.execute(calls, [name]).fetchone() for name in ("take_first", "take_prepared")]
     assert found == [(1,), (None,)]

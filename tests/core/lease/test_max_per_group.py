@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -72,6 +73,23 @@ def test_a_lower_limit_holds_for_what_is_ready_already(conn: Connection, other: 
         finish(other, message)
 
 
+def test_groups_that_a_lower_limit_closes_keep_a_scan_from_no_other_group(
+    conn: Connection, other: Connection, queue: Queue
+) -> None:
+    queue("orders", max_leased_per_group=3)
+    publish(conn, "a1", "a2", "a3", "b1", "b2", "b3")
+    a1, a2, _, b1, b2, _ = lease(conn)
+    run(conn, verbs.alter_queue("orders", max_leased_per_group=2))
+    for message in (a1, a2, b1, b2):
+        finish(conn, message)
+    publish(conn, "a4", "b4", "z1", "z2", "z3")
+    assert lease(conn, max_messages=2) != []
+    conn.execute("DELETE FROM messages.message WHERE message IN ('\"z1\"', '\"z2\"')")
+    conn.execute("DELETE FROM messages.timer WHERE group_key IS NOT NULL")
+    scan_again(conn)
+    assert bodies(lease(other, max_messages=1)) == ["z3"]
+
+
 def test_where_several_may_be_leased_a_delayed_one_lets_others_pass(
     conn: Connection, other: Connection, queue: Queue
 ) -> None:
@@ -98,10 +116,11 @@ def test_a_delay_holds_where_keys_take_turns_too(conn: Connection, other: Connec
 def test_a_lease_that_ended_lets_one_in_and_not_two(conn: Connection, other: Connection, queue: Queue) -> None:
     queue("orders", max_leased_per_group=2)
     publish(conn, "a1", "a2", "a3", "a4")
-    (a1,) = lease(conn, max_messages=1, lease_for=timedelta(milliseconds=1))
+    (a1,) = lease(conn, max_messages=1)
     (a2,) = lease(other, max_messages=1)
     assert bodies([a1, a2]) == ["a1", "a2"]
-    until_past(conn, a1.lock_expires_at)
+    run(conn, verbs.extend(a1.lock_token, [a1.id], lease_for=timedelta(milliseconds=1)))
+    time.sleep(0.005)
     scan_again(conn)
     assert bodies(lease(conn)) == ["a1"]
     assert lease(other) == []

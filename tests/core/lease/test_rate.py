@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.worker import Worker
 from tests.core.consumer.test_worker import working
 from tests.core.lease.test_groups import idle, lease, other, publish
 from tests.core.lease.test_marks import bodies, scan_again
-from tests.waiting import until, until_past
+from tests.waiting import until, until_past, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -167,6 +167,20 @@ def test_what_finds_nothing_to_lease_uses_up_nothing(conn: Connection, other: Co
     assert bodies(lease(other)) == ["b1"], "what waits behind a1 used up nothing"
     publish(conn, "c1")
     assert number(conn) == 0
+
+
+def test_what_a_lease_has_locked_is_leased_though_another_session_moves_the_mark(
+    conn: Connection, other: Connection, idle: Connection, queue: Queue
+) -> None:
+    queue("orders", **THREE)
+    run(conn, verbs.publish_batch("orders", range(5)))
+    idle.execute("SELECT pg_advisory_xact_lock(lock_key, -2) FROM messages.queue")
+    with ThreadPoolExecutor(1) as pool:
+        leasing = pool.submit(lease, other)
+        until_waiting(conn)
+        conn.execute("SELECT messages.store_time(mark, clock_timestamp()) FROM messages.lane WHERE mark IS NOT NULL")
+        idle.rollback()
+        assert bodies(leasing.result()) == [0, 1, 2]
 
 
 def test_behind_messages_of_groups_that_have_to_wait_others_are_found(conn: Connection, queue: Queue) -> None:

@@ -135,6 +135,24 @@ def test_what_ended_comes_back_also_in_a_queue_that_never_runs_short(conn: Conne
 
 
 @pytest.mark.parametrize("verb", ["lease", "consume"])
+def test_all_that_ended_comes_back_one_after_the_other_before_a_backlog_of_lower_priority(
+    conn: Connection, queue: Queue, verb: str
+) -> None:
+    queue("orders")
+    urgent = [f"urgent {number}" for number in range(20)]
+    run(conn, verbs.publish_batch("orders", urgent, priority=9))
+    run(conn, verbs.publish_batch("orders", range(40)))
+    for _ in urgent:
+        lease(conn, lease_for=HOUR)
+    pass_time(conn, 1)
+    scan_again(conn)
+    take = verbs.lease if verb == "lease" else verbs.consume
+    found = [body for _ in range(25) for body in bodies(run(conn, take("orders")))]
+    assert sorted(found[:20]) == sorted(urgent)
+    assert found[20:] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("verb", ["lease", "consume"])
 def test_what_has_just_ended_comes_back_though_no_look_is_due(conn: Connection, queue: Queue, verb: str) -> None:
     queue("orders")
     publish(conn, 1)

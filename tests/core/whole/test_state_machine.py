@@ -337,11 +337,12 @@ class Verbs(RuleBasedStateMachine):
         """Let the next call look at the queue, or not, and return what is ready in an order that is known."""
         ((now,),) = self.conn.execute("SELECT clock_timestamp()").fetchall()
         self.allowed = self.rate_left(queue, now)
+        self.scans = looks
         if not looks:
             self.conn.execute("SELECT setval(scan_due, %s) FROM messages.queue", [int((time.time() + 10) * 10**6)])
             return []
         self.time_passes()
-        self.look(queue)
+        self.damaged.discard(queue)  # a scan repairs the marks, and ends what is due until enough is free
         return [item for item in self.of(queue) if self.is_ready(item) and item.group is None]
 
     def rate_left(self, queue: str, at: datetime) -> int:
@@ -375,6 +376,7 @@ class Verbs(RuleBasedStateMachine):
             # Under a rate, the first messages decide how many are leased.
             grouped = "rate_limit" in QUEUES[queue] and any(item.group for item in self.of(queue))
             assert not left or (grouped and taken), "a message that was ready was left"
+            assert not self.scans or not any(item.is_due for item in self.of(queue)), "a message that was due was left"
         mine = [item for item in taken if item in ready]
         assert [item.priority for item in mine] == sorted((item.priority for item in mine), reverse=True)
         for item in ready:
