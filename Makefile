@@ -98,7 +98,7 @@ failover: setup ## Kill each of two schedulers and two triggerers of one Airflow
 	@$(BIN)/python -m tools.failover
 
 states: setup ## Call the verbs in random orders next to a model, about 5 minutes (EXAMPLES=500)
-	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/whole/test_state_machine.py
+	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 --timeout=7200 -o faulthandler_timeout=7260 tests/core/whole/test_state_machine.py
 
 count: setup ## Count the instructions of the verbs next to raw PL/pgSQL, in a minute; needs valgrind
 	@$(BIN)/python -m tools.count
