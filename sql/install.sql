@@ -15,6 +15,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \endif
 
 -- Views and functions, replaced at every installation. The head of a chapter says what it is about.
+-- Where a plan matters, a function has one of two lists of settings. force_generic_plan walks the indexes of the queue in their order,
+-- whatever the statistics say, and plans once. force_custom_plan plans for what is asked of the archive, at each call. Both are without
+-- jit: PostgreSQL adds so much to the cost of a plan that was ruled out that it would compile for seconds.
 \ir chapters/views.sql
 \ir chapters/checks.sql
 \ir chapters/publish.sql

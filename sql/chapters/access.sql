@@ -118,7 +118,7 @@ COMMENT ON FUNCTION messages.session_is_limited() IS
     ' [for: publisher, consumer, observer, maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.check_access(queue_name text, privilege text) RETURNS void
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -15,7 +15,8 @@ CREATE OR REPLACE FUNCTION messages.message_outcomes(
     with_output     boolean DEFAULT false
 ) RETURNS TABLE (id bigint, last_id bigint, queue_name text, result text, attempts smallint, failure text, fingerprint text, output jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
     -- One statement, and so one snapshot: a message is never seen between the queue and the archive.
     WITH RECURSIVE chain (id, last_id, place) AS (
@@ -52,7 +53,7 @@ CREATE OR REPLACE FUNCTION messages.outcome_counts(
     follow_requeues boolean  DEFAULT false
 ) RETURNS TABLE (result text, number bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -94,7 +95,8 @@ CREATE OR REPLACE FUNCTION messages.search_messages(
     after_place  timestamptz DEFAULT NULL
 ) RETURNS TABLE (id bigint, message_queue text, message_state text, at timestamptz, ends_at timestamptz, created_at timestamptz, attempts integer, worker text,
                  message_reference text, message_topic text, cause text, error text, resolution text, place timestamptz)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

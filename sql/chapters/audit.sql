@@ -34,7 +34,8 @@ CREATE OR REPLACE FUNCTION messages.audit_log(
     by_user     text        DEFAULT NULL,
     verb        text        DEFAULT NULL
 ) RETURNS TABLE (audit_id bigint, at timestamptz, login text, application text, acting_user text, action text, queue text, arguments jsonb, affected bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -81,7 +82,8 @@ COMMENT ON FUNCTION messages.publish_test(text, jsonb, text) IS
     ' [for: publisher]';
 
 CREATE OR REPLACE FUNCTION messages.release_messages(queue_name text, ids bigint[] DEFAULT NULL, holder text DEFAULT NULL) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -124,7 +126,8 @@ COMMENT ON FUNCTION messages.release_messages(text, bigint[], text) IS
 
 CREATE OR REPLACE FUNCTION messages.cancel(queue_name text, ids bigint[], reason text DEFAULT NULL) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -157,7 +160,8 @@ CREATE OR REPLACE FUNCTION messages.workers(queue_name text DEFAULT NULL, period
 RETURNS TABLE (worker text, worker_queue text, leased bigint, leased_since timestamptz, lease_ends_at timestamptz, finished bigint, dead bigint,
                per_second double precision, run_avg interval, last_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -207,8 +211,8 @@ COMMENT ON FUNCTION messages.workers(text, interval) IS
 
 CREATE OR REPLACE FUNCTION messages.oldest_leases() RETURNS TABLE (queue_name text, leased_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE

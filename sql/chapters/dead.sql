@@ -24,7 +24,8 @@ CREATE OR REPLACE FUNCTION messages.lease_dead(
     since        timestamptz DEFAULT NULL,
     until        timestamptz DEFAULT NULL
 ) RETURNS SETOF messages.leased_dead_message
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -313,7 +314,8 @@ CREATE OR REPLACE FUNCTION messages.dead_ids(
     since        timestamptz DEFAULT NULL,
     until        timestamptz DEFAULT NULL
 ) RETURNS SETOF bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -373,7 +375,8 @@ COMMENT ON FUNCTION messages.dead_queues(text[]) IS
 CREATE OR REPLACE FUNCTION messages.dead_causes(queue_name text DEFAULT NULL)
 RETURNS TABLE (cause_queue text, result text, fingerprint text, waiting bigint, first_at timestamptz, last_at timestamptz,
                newest_id bigint, example text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -408,7 +411,8 @@ CREATE OR REPLACE FUNCTION messages.dead_trend(
                  first_at timestamptz, last_at timestamptz, series_from timestamptz, series_step interval, series bigint[],
                  sample_ids bigint[], sample_references text[])
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
+ SET timezone = 'UTC'
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -485,7 +489,8 @@ COMMENT ON FUNCTION messages.dead_trend(text, timestamptz, timestamptz, interval
 
 CREATE OR REPLACE FUNCTION messages.retried_causes(queue_name text DEFAULT NULL, since timestamptz DEFAULT NULL, max_causes integer DEFAULT 100)
 RETURNS TABLE (cause_queue text, fingerprint text, waiting bigint, attempts bigint, first_at timestamptz, last_at timestamptz, newest_id bigint, example text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN

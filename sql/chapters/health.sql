@@ -49,7 +49,8 @@ CREATE OR REPLACE FUNCTION messages.metrics(
     queue_names text[]  DEFAULT NULL,
     names       text[]  DEFAULT NULL
 ) RETURNS TABLE (metric text, kind text, help text, labels jsonb, value double precision)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -274,7 +275,9 @@ COMMENT ON FUNCTION messages.health_grants() IS
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.health_groups(waiting_for interval, most integer DEFAULT 1000) RETURNS TABLE (severity text, finding text, fix text)
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
     -- Step from one group to the next in the index, however many messages each has; the first thousand groups of a queue.
     WITH RECURSIVE asked AS MATERIALIZED (SELECT clock_timestamp() AS moment),

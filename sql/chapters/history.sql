@@ -21,7 +21,8 @@ CREATE OR REPLACE FUNCTION messages.queue_history(
     run_p50 interval, run_p95 interval, run_p99 interval, run_max interval
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
+ SET timezone = 'UTC'
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -108,7 +109,8 @@ CREATE OR REPLACE FUNCTION messages.queue_sparklines(
     until       timestamptz DEFAULT NULL,
     step        interval    DEFAULT '1 minute'
 ) RETURNS TABLE (queue_name text, first_at timestamptz, arrivals bigint[], success bigint[], dead bigint[], depth bigint[])
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -168,7 +170,8 @@ CREATE OR REPLACE FUNCTION messages.queue_rates(
     queue_names text[]   DEFAULT NULL,
     period      interval DEFAULT '5 minutes'
 ) RETURNS TABLE (queue_name text, arrivals bigint, success bigint, dead bigint, run_max interval, wait_max interval, seconds double precision)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -194,7 +197,8 @@ COMMENT ON FUNCTION messages.queue_rates(text[], interval) IS
 CREATE OR REPLACE FUNCTION messages.message_life(message_id bigint)
 RETURNS TABLE (at timestamptz, entry text, queue_name text, actor text, attempt integer, result text, error text, details text,
                until timestamptz, other_id bigint, dag_id text, run_id text, reference text, traceback text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -311,7 +315,8 @@ COMMENT ON FUNCTION messages.alter_history(interval, interval, interval, interva
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.record_history(xids_at_once bigint DEFAULT 200000) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -375,7 +380,8 @@ COMMENT ON FUNCTION messages.record_history(bigint) IS
 CREATE OR REPLACE FUNCTION messages.count_history(from_xid bigint, to_xid bigint, from_id bigint, to_id bigint, earliest timestamptz)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_indexscan = off SET jit = off SET timezone = 'UTC'
+ SET timezone = 'UTC'
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

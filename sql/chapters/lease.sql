@@ -16,7 +16,8 @@ CREATE OR REPLACE FUNCTION messages.lease(
     locked_by    text     DEFAULT NULL
 ) RETURNS SETOF messages.leased_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -57,8 +58,8 @@ CREATE OR REPLACE FUNCTION messages.take_first(
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- The planner must walk message_order_idx whatever the statistics, also in a session that planned when the table was empty.
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -184,7 +185,8 @@ COMMENT ON FUNCTION messages.check_lease(text, boolean, integer, interval) IS
 
 CREATE OR REPLACE FUNCTION messages.extend(lock_token uuid, ids bigint[], lease_for interval) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -224,7 +226,8 @@ CREATE OR REPLACE FUNCTION messages.release(
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 -- The messages are locked in the order of the index of ids, so that two calls cannot deadlock.
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -262,10 +265,14 @@ BEGIN
           FROM messages.queue q
          WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
            AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
-        RETURNING m.id, m.queue_name, m.visible_at),
+        RETURNING m.id, m.queue_name, m.visible_at, m.expires_at),
     timed AS (
         INSERT INTO messages.timer (queue_name, at, ids)
-        SELECT f.queue_name, f.visible_at, array_agg(f.id) FROM freed f WHERE f.visible_at > moment GROUP BY f.queue_name, f.visible_at)
+        SELECT f.queue_name, its.at, array_agg(f.id)
+          FROM freed f CROSS JOIN LATERAL (
+            -- The timer of a message that has expired in its lease may have been used.
+            SELECT CASE WHEN f.expires_at <= moment THEN moment WHEN f.visible_at > moment THEN f.visible_at END AS at) its
+         WHERE its.at IS NOT NULL GROUP BY f.queue_name, its.at)
     SELECT min(f.queue_name) AS queue_name, array_agg(f.id ORDER BY f.visible_at, f.id) AS ids INTO released FROM freed f;
     IF released.ids IS NOT NULL THEN
         PERFORM messages.give_back(released.queue_name, released.ids);
@@ -316,7 +323,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- No EXCEPTION clause handles the time-out: its subtransaction would be a tenth of the cost.
 SET lock_timeout = '3s'
 -- The messages are locked in the order of the index of ids, so that two calls cannot deadlock.
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -443,7 +451,8 @@ COMMENT ON FUNCTION messages.archive_and_lease(uuid, bigint[], jsonb, text, inte
 CREATE OR REPLACE FUNCTION messages.consume(queue_name text, max_messages integer DEFAULT 1, handled_by text DEFAULT NULL)
 RETURNS SETOF messages.leased_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -500,7 +509,8 @@ COMMENT ON FUNCTION messages.once(text, bigint) IS
 
 CREATE OR REPLACE FUNCTION messages.abandoned(lock_token uuid, ids bigint[]) RETURNS SETOF bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET jit = off SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
     SELECT m.id FROM messages.message_rows m
      WHERE m.id = ANY (abandoned.ids) AND m.lock_token = abandoned.lock_token AND m.attempts > 1

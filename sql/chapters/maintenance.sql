@@ -10,7 +10,7 @@
 -- Tables: maintenance_run, maintenance_failure.
 
 CREATE OR REPLACE FUNCTION messages.maintain(with_queues boolean DEFAULT true) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -79,7 +79,8 @@ COMMENT ON FUNCTION messages.maintain(boolean) IS
 
 CREATE OR REPLACE FUNCTION messages.scan_next(INOUT queue_name text, OUT freed bigint, OUT archived bigint, OUT notified bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -323,6 +323,38 @@ def test_what_expires_while_it_is_leased_is_archived_when_the_lease_ends(conn: C
         finish(conn, [message])
 
 
+def test_what_expired_while_it_was_leased_is_archived_at_once_after_a_release_with_a_delay(
+    conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", 1, expires_in=HOUR))
+    (message,) = lease(conn, lease_for=3 * HOUR)
+    pass_time(conn, 2)
+    scan_again(conn)
+    lease(conn)
+    run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
+    scan_again(conn)
+    lease(conn)
+    assert ended_as(conn) == ["expired"]
+
+
+def test_a_delay_that_ends_before_the_commit_of_its_release_leaves_nothing_behind_the_mark(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    publish(conn, 1)
+    (message,) = lease(conn)
+    idle = connect(autocommit=False)
+    run(idle, verbs.release(message.lock_token, [message.id], delay=SOON))
+    time.sleep(0.05)
+    publish(conn, 2, 3)
+    time.sleep(0.05)
+    assert bodies(lease(conn)) == [2]
+    scan_later(conn)
+    idle.commit()
+    assert bodies(lease(conn, 2)) == [3, 1]
+
+
 def test_the_lease_of_a_run_that_was_cleared_ends(conn: Connection, queue: Queue) -> None:
     queue("orders")
     publish(conn, 1)

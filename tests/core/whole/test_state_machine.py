@@ -535,7 +535,8 @@ class Verbs(RuleBasedStateMachine):
         # What waits in its group has a timer of the group; where only one may be leased, the end of another lets it in.
         moved = self.conn.execute(
             "UPDATE messages.timer t SET at = clock_timestamp() FROM messages.message_rows m"
-            " WHERE m.id = %s AND m.visible_at = 'infinity' AND t.queue_name = m.queue_name AND t.group_key = m.group_key"
+            " WHERE m.id = %s AND m.visible_at = 'infinity'"
+            " AND t.queue_name = m.queue_name AND t.group_key = m.group_key"
             " AND t.at BETWEEN m.due_at AND m.due_at + interval '1 s'",
             [item.id],
         )
