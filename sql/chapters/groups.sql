@@ -141,7 +141,7 @@ BEGIN
        AND (policy.on_dead_head <> 'block'
             OR NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.queue_name = policy.queue_name AND d.group_key = g.key COLLATE "default"));
     entered := CASE WHEN ids IS NULL THEN '{}' ELSE messages.enter(policy.queue_name, ids, own,
-        CASE WHEN policy.fair_by IS NOT NULL THEN messages.fair_turns(policy.queue_name, ids) END) END;
+        CASE WHEN policy.fair_by IS NOT NULL THEN messages.fair_turns(policy.queue_name, ids) END, ended_by => '-infinity') END;
 END $$;
 COMMENT ON FUNCTION messages.let_in(messages.queue, text[], smallint[]) IS
     'Lets the next message that waits in each of these groups into its lane, at this place of its group. Nothing enters a group that a dead message blocks. Returns the ids of those whose turn it is, and of those that entered, because no other session has them locked.'

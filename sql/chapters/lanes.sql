@@ -117,7 +117,9 @@ END $$;
 COMMENT ON FUNCTION messages.open_lane(text, integer) IS 'Lets leases look at the lane of a priority that is used for the first time, unless another session is about to.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.enter(queue_name text, ids bigint[], places smallint[] DEFAULT NULL, own timestamptz[] DEFAULT NULL) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION messages.enter(
+    queue_name text, ids bigint[], places smallint[] DEFAULT NULL, own timestamptz[] DEFAULT NULL, ended_by timestamptz DEFAULT clock_timestamp()
+) RETURNS bigint[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
@@ -136,8 +138,8 @@ BEGIN
           FROM unnest(ids, places, own) WITH ORDINALITY AS e (id, place, own, number) JOIN messages.message_rows m ON m.id = e.id
           JOIN messages.lane l ON l.queue_name = m.queue_name AND l.priority = m.priority
          CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS at) marked
-         WHERE coalesce(m.lock_expires_at <= moment, true)
-           -- Meanwhile the message may have got a new delay, or another session may have let it in.
+         -- Meanwhile the message may have been leased, got a new delay, or been let in by another session.
+         WHERE coalesce(m.lock_expires_at <= ended_by, true)
            AND CASE WHEN e.place IS NULL THEN m.visible_at <= moment ELSE m.visible_at = 'infinity' END
            FOR UPDATE OF m SKIP LOCKED),
     entered AS (
@@ -160,11 +162,11 @@ BEGIN
     INSERT INTO messages.timer (queue_name, at, ids) VALUES (enter.queue_name, moment + interval '50 ms', back.ids);
     RETURN back.ids;
 END $$;
-COMMENT ON FUNCTION messages.enter(text, bigint[], smallint[], timestamptz[]) IS
-    'Puts messages of a queue into their lanes, in this order, each at its place, or, where leases have passed that, at the mark: before all that leases have not reached. Ends the leases that they had. With places, gives each its place in its group, and with own its place in the order. Returns those that entered; leaves out what is leased, delayed, or locked by another session. Does not notify.'
+COMMENT ON FUNCTION messages.enter(text, bigint[], smallint[], timestamptz[], timestamptz) IS
+    'Puts messages of a queue into their lanes, in this order, each at its place, or, where leases have passed that, at the mark: before all that leases have not reached. Ends the leases that had ended by that time. With places, gives each its place in its group, and with own its place in the order. Returns those that entered; leaves out what is leased, delayed, or locked by another session. Does not notify.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.give_back(queue_name text, ids bigint[]) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION messages.give_back(queue_name text, ids bigint[], ended_by timestamptz DEFAULT clock_timestamp()) RETURNS bigint[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
@@ -186,7 +188,7 @@ BEGIN
           FROM (SELECT m.ctid AS tid, m.place
                   FROM messages.message_rows m JOIN messages.queue q ON q.queue_name = m.queue_name
                  WHERE m.id = ANY (ids) AND coalesce(m.group_key, '') <> ''       -- not IS NOT NULL, which tempts the planner to walk the index of groups
-                   AND coalesce(m.lock_expires_at <= moment, true)
+                   AND coalesce(m.lock_expires_at <= ended_by, true)
                    AND (m.visible_at < 'infinity' OR m.lock_expires_at IS NOT NULL)
                    AND (m.place IS NULL OR q.max_leased_per_group > 1 AND m.visible_at > moment)
                    FOR UPDATE OF m SKIP LOCKED) w
@@ -199,10 +201,10 @@ BEGIN
     IF waits.keys IS NOT NULL THEN
         entered := messages.next_of_groups(give_back.queue_name, waits.keys, waits.places);
     END IF;
-    RETURN entered || messages.enter(give_back.queue_name, ids);
+    RETURN entered || messages.enter(give_back.queue_name, ids, ended_by => give_back.ended_by);
 END $$;
-COMMENT ON FUNCTION messages.give_back(text, bigint[]) IS
-    'Ends the leases of these messages that have ended, puts those that are ready back into their lanes, and lets the next of a group in for one that must wait there again. Returns those that entered; leaves out what another session has locked. Does not notify.'
+COMMENT ON FUNCTION messages.give_back(text, bigint[], timestamptz) IS
+    'Ends the leases of these messages that had ended by that time, puts those that are ready back into their lanes, and lets the next of a group in for one that must wait there again. Returns those that entered; leaves out what another session has locked. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.end_due(
@@ -263,7 +265,8 @@ BEGIN
             OR m.expires_at <= moment AND coalesce(m.lock_expires_at <= moment, true);
         gone := messages.archive_ended(end_due.queue_name, seen.dead, moment);
         archived := gone.archived;
-        entered := entered || gone.entered || messages.give_back(end_due.queue_name, coalesce(seen.back, '{}'));
+        -- A lease that began after this moment may be the last attempt, which nobody has checked.
+        entered := entered || gone.entered || messages.give_back(end_due.queue_name, coalesce(seen.back, '{}'), moment);
         -- Messages that are leased for longer by now, or locked by another session, keep a timer.
         WITH kept AS MATERIALIZED (
             SELECT m.queue_name, greatest(m.lock_expires_at, retry_at) AS at, m.lock_token, m.id,

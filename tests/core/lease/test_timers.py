@@ -203,6 +203,21 @@ def test_a_lease_that_begins_while_another_session_ends_what_is_due_goes_on(
     assert run(conn, verbs.archive(message.lock_token, [comes_back.id])) == [comes_back.id]
 
 
+def test_a_lease_that_begins_and_ends_while_another_session_ends_what_is_due_is_left_to_its_own_timer(
+    conn: Connection, queue: Queue
+) -> None:
+    """It may be the last attempt, which the other session does not know."""
+    queue("orders", max_attempts=1)
+    (id_,) = publish(conn, 1)
+    scan_later(conn)
+    ((looked_at,),) = conn.execute("SELECT clock_timestamp()").fetchall()
+    lease(conn, lease_for=SOON)
+    until_leases_expire(conn)
+    assert conn.execute("SELECT messages.give_back('orders', %s, %s)", [[id_], looked_at]).fetchall() == [([],)]
+    assert lease(conn) == []
+    assert ended_as(conn) == ["lock_expired"]
+
+
 def test_a_lease_that_goes_on_is_ended_by_nobody_who_took_it_for_over(conn: Connection, queue: Queue) -> None:
     queue("orders")
     ids = publish(conn, 1)
