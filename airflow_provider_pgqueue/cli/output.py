@@ -15,7 +15,7 @@ import click
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import print_text, printable
 from airflow_provider_pgqueue.core.message import COUNTED, QueueStatus
-from airflow_provider_pgqueue.core.quantity import per_second
+from airflow_provider_pgqueue.core.quantity import per_second, size
 
 Row = Mapping[str, Any]
 _NARROW = 16  # letters of a column, which are enough to read a longer text in
@@ -45,13 +45,18 @@ def show_done(settings: Settings, value: Row, text: str) -> None:
         raise DoneUnsaid(printable(text), error) from error
 
 
-def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Print rows: a table of `columns`, or one object that has all of them under `name`."""
+def show_rows(
+    settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str], absent: Mapping[str, str] = {}
+) -> None:
+    """Print rows: a table of `columns`, or one object that has all of them under `name`.
+
+    :param absent: what people read where a column has no value, instead of a dash.
+    """
     if settings.as_json:
         print_text(to_text({name: rows}))
     elif rows:
         made = console()
-        made.print(fitting(rows, columns, made.width))
+        made.print(fitting(rows, columns, made.width, absent))
     else:
         print_text(f"no {name}")
 
@@ -77,19 +82,19 @@ def console(*, stderr: bool = False) -> Any:
     return made
 
 
-def fitting(rows: Sequence[Row], columns: Sequence[str], width: int) -> Any:
+def fitting(rows: Sequence[Row], columns: Sequence[str], width: int, absent: Mapping[str, str] = {}) -> Any:
     """Return a table; where its columns would be too narrow to be read, a line for each value instead, as psql does."""
     from rich.text import Text
 
-    cells = [[(name, _cell(name, row[name])) for name in columns] for row in rows]
+    cells = [[(name, _cell(name, row[name], absent)) for name in columns] for row in rows]
     needed = [max([len(name), *(min(len(row[at][1]), _NARROW) for row in cells)]) for at, name in enumerate(columns)]
     if sum(needed) + 2 * (len(columns) - 1) <= width:
-        return table(rows, columns)
+        return table(rows, columns, absent)
     longest = max(map(len, columns))
     return Text("\n\n".join("\n".join(f"{name:{longest}}  {said}" for name, said in row) for row in cells))
 
 
-def table(rows: Sequence[Row], columns: Sequence[str]) -> Any:
+def table(rows: Sequence[Row], columns: Sequence[str], absent: Mapping[str, str]) -> Any:
     """Return a Rich table; numbers to the right."""
     from rich.table import Table
     from rich.text import Text
@@ -99,12 +104,16 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> Any:
         is_number = all(isinstance(row[name], int | float | timedelta | None) for row in rows)
         made.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(_cell(name, row[name])) for name in columns))
+        made.add_row(*(Text(_cell(name, row[name], absent)) for name in columns))
     return made
 
 
-def _cell(name: str, value: Any) -> str:
-    return per_second(value) if name.endswith("_rate") and value is not None else cell(value)
+def _cell(name: str, value: Any, absent: Mapping[str, str]) -> str:
+    if value is None:
+        return absent.get(name, cell(None))
+    if name.endswith("_rate"):
+        return per_second(value)
+    return size(value) if name.endswith("_bytes") else cell(value)
 
 
 def cell(value: Any) -> str:

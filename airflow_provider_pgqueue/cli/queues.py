@@ -43,6 +43,7 @@ _POLICY: Final[dict[str, tuple[Any, str]]] = {
     "--on-dead-head": (click.Choice(["block", "skip"]), "block"),
     "--dedup-window": (duration, "1d"),
 }
+_ABSENT: Final = {"max_leased": _POLICY["--max-leased"][1], "retention": _POLICY["--retention"][1]}
 _COMMENT: Final = re.compile(r"^COMMENT ON COLUMN messages\.queue\.(\w+) IS '(.+)';$", re.M)
 
 
@@ -85,7 +86,7 @@ def queues(context: click.Context, settings: Settings) -> None:
         return
     with connected(settings) as conn, conn.cursor(row_factory=dict_row, binary=True) as cursor:
         rows = cursor.execute(query("command/queues")).fetchall()
-    show_rows(settings, "queues", rows, _SHOWN)
+    show_rows(settings, "queues", rows, _SHOWN, _ABSENT)
 
 
 @queues.command()

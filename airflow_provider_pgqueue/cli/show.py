@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
 from airflow_provider_pgqueue.core.frames import first_seen, own_frames, without_class, without_error
 from airflow_provider_pgqueue.core.message import RESULTS
+from airflow_provider_pgqueue.core.quantity import size
 from airflow_provider_pgqueue.core.query import query
 
 _STATES = click.Choice(["ready", "delayed", "leased", "done", "dead", *RESULTS])
@@ -64,7 +65,9 @@ def show(settings: Settings, id: int, body: bool, traces: bool) -> None:
     if traces and not any(row["traceback"] for row in life):
         print_text("no traceback that this login may read")
     if inside:
-        print_text(f"body:\n{inside['body']}" + (f"\nheaders:\n{inside['headers']}" if inside["headers"] else ""))
+        print_text(f"body, {size(inside['bytes'])}:\n{inside['body']}")
+        if inside["headers"]:
+            print_text(f"headers:\n{inside['headers']}")
 
 
 def _inside(conn: Connection, id: int) -> Row | None:

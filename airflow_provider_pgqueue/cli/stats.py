@@ -23,6 +23,8 @@ _WORKERS = (
     *("worker", "queue_name", "leased", "leased_since", "lease_ends_at", "finished", "dead"),
     *("finished_rate", "run_avg", "last_at"),
 )
+# A queue without messages, and an installation without maintenance, have no value in these columns.
+_ABSENT = {"oldest_age": "none", "maintenance_age": "never", "limited_until": "no"}
 
 
 @click.command()
@@ -96,7 +98,8 @@ def _show(settings: Settings, queues: Sequence[Row], workers: Sequence[Row] | No
         return
     click.clear()  # nothing where there is no terminal
     # A plus after a number shows where the count stopped.
-    show_rows(settings, "queues", queues, [name for name in (queues[0] if queues else ()) if name != "counted_up_to"])
+    columns = [name for name in (queues[0] if queues else ()) if name != "counted_up_to"]
+    show_rows(settings, "queues", queues, columns, _ABSENT)
     if workers is not None:
         print_text("")
         show_rows(settings, "workers", workers, _WORKERS)

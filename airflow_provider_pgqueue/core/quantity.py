@@ -10,6 +10,14 @@ def quantity(number: int, noun: str = "message") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def size(number: int) -> str:
+    """Return a number of bytes in a unit that suits it: `1 byte`, `980 bytes`, `1.5 KiB`, `12.0 MiB`."""
+    for unit, length in (("MiB", 2**20), ("KiB", 2**10)):
+        if number >= length:
+            return f"{number / length:,.1f} {unit}"
+    return quantity(number, "byte")
+
+
 def deaths_text(died: Mapping[str, int]) -> str:
     """Return how many messages died, in all and by result: `3 messages died (2 failed, 1 lock_expired)`."""
     results = ", ".join(f"{number:,} {result}" for result, number in died.items())

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
 from airflow_provider_pgqueue.core.frames import first_seen, own_frames, without_class
-from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
+from airflow_provider_pgqueue.core.quantity import AtLeast, quantity, size
 from airflow_provider_pgqueue.core.unseen import legible
 from airflow_provider_pgqueue.web.guard import token_for
 from airflow_provider_pgqueue.web.request import root_of, site_of, task_of
@@ -72,6 +72,7 @@ def _environment() -> Environment:
         "iso": _iso,
         "printable": legible,
         "quantity": quantity,
+        "size": size,
         "pretty": pretty,
         "shown": shown,
         "task": lambda name: task_of(name) if name else None,
@@ -106,11 +107,11 @@ def age(given: timedelta | None) -> str:
         return f"{sign}{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{sign}{seconds:.0f} s"
-    for (unit, length), (smaller, size) in pairwise(_UNITS):
+    for (unit, length), (smaller, part) in pairwise(_UNITS):
         if seconds >= length:
             whole, rest = divmod(int(seconds), length)
-            if rest // size and whole < 100:
-                return f"{sign}{whole:,} {unit} {rest // size} {smaller}"
+            if rest // part and whole < 100:
+                return f"{sign}{whole:,} {unit} {rest // part} {smaller}"
             return f"{sign}{whole:,} {unit}"
     return f"{sign}{seconds // 60:.0f} min"
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.quantity import size
 from airflow_provider_pgqueue.web import fields
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
@@ -99,4 +100,4 @@ def _bodies(conn: psycopg.Connection[Any], rows: list[Row]) -> dict[int, str]:
     found = part(conn, lambda: rows_of(conn, "bodies", **given))
     if isinstance(found, Refused):
         return {}
-    return {row["id"]: " ".join((row["body"] or f"{row['bytes']:,} bytes").split()) for row in found}
+    return {row["id"]: " ".join((row["body"] or size(row["bytes"])).split()) for row in found}

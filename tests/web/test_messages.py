@@ -123,6 +123,20 @@ def test_what_the_history_does_not_know_is_not_zero(
     assert ">nothing<" not in client.get("/").text
 
 
+def test_the_size_of_a_body_has_a_unit_and_an_empty_queue_is_shown_in_words(
+    browse: Browse, conn: Connection, ids: dict[str, list[int]], queue: Queue
+) -> None:
+    queue("never_used")
+    conn.execute("UPDATE messages.history_progress SET counted_at = now(), begun_at = now() - interval '1 day'")
+    (large,) = run(conn, verbs.publish_batch("orders", ["".join(map(chr, range(0x4E00, 0x6E00)))]))
+    client = browse(may_act=True)
+    for id_, size in ((ids["done"][0], r"\d\d bytes"), (large, r"24\.0 KiB")):
+        assert re.search(rf"<dt>body</dt><dd>{size}</dd>", client.get(f"/messages/{id_}").text)
+    assert "24.0 KiB" in client.get(f"{LIST}?state=ready").text, "in place of a body that is too large to preview"
+    row = client.get("/").text.partition('<tr id="queue-never_used">')[2].partition("</tr>")[0]
+    assert re.search(r'data-name="Oldest">none</td>\s*<td class="spark">\s*<small>nothing</small>', row)
+
+
 def test_every_attempt_is_on_the_page_of_a_message_with_the_frames_of_the_handler_first(
     browse: Browse, conn: Connection, queue: Queue
 ) -> None:

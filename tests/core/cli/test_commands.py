@@ -302,10 +302,11 @@ def test_peek_says_why_a_message_is_retried(pgqueue: Pgqueue, conn: Connection) 
 
 def test_peek_without_bodies_shows_none(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), "SECRET"))
-    for options in ([], ["--json"]):
+    for options, size in (([], "15 bytes"), (["--json"], '"body_bytes": 15}')):
         ended = pgqueue("peek", "orders", "--headers-only", *options)
         assert ended.status == 0
         assert "SECRET" not in ended.out
+        assert size in ended.out
 
 
 def test_peek_without_bodies_shows_the_order_of_leasing_and_reads_no_more_than_it_shows(
@@ -432,6 +433,14 @@ def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: 
     assert pgqueue("stats", "orders", "--window", "1s", "--json").json["queues"][0]["queue_name"] == "orders"
     assert "success_rate" in pgqueue("stats").out
     assert re.search(r" 0\.00028/s +0/s$", pgqueue("stats", "orders", "--window", "2h").out, re.M)
+
+
+def test_a_queue_that_never_had_a_message_is_shown_in_words(pgqueue: Pgqueue, queue: Queue) -> None:
+    queue("orders")
+    values = dict(zip(*map(str.split, pgqueue("stats", "orders").out.splitlines()), strict=True))
+    assert (values["oldest_age"], values["maintenance_age"], values["limited_until"]) == ("none", "never", "no")
+    assert pgqueue("stats", "orders", "--json").json["queues"][0]["oldest_age"] is None
+    assert re.search(r"^orders .* no limit +forever$", pgqueue("queues").out, re.M)
 
 
 def test_dead_messages_are_counted_by_cause(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

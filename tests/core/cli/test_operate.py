@@ -81,7 +81,7 @@ shop.StockError: none left"""
     assert "shop.StockError: none left" in own
     assert shown.count("none left") == 1, "each error once"
     assert "site-packages" in whole
-    assert '"order": 7' in shown
+    assert re.search(r'^body, \d+ bytes:\n\{\n +"order": 7$', shown, re.M)
     assert "attempt failed, attempt 1, by packer" in shown
     plain = pgqueue("show", str(id_)).out
     assert "none left" in plain

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import airflow_provider_pgqueue
-from airflow_provider_pgqueue.core.quantity import per_second, quantity, rate
+from airflow_provider_pgqueue.core.quantity import per_second, quantity, rate, size
 from tools import ROOT
 
 PACKAGE = Path(airflow_provider_pgqueue.__file__).parent
@@ -31,6 +31,14 @@ def test_a_rate_reads_as_a_rate() -> None:
     ]
     assert rate(0, 0) == "0 messages/s"
     assert per_second(9.99) == "10/s"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(1, "1 byte"), (1023, "1,023 bytes"), (1024, "1.0 KiB"), (1_572_864, "1.5 MiB"), (268_435_455, "256.0 MiB")],
+)
+def test_a_size_has_the_unit_that_suits_it(number: int, shown: str) -> None:
+    assert size(number) == shown
 
 
 def test_no_text_leaves_the_plural_to_the_reader() -> None:
