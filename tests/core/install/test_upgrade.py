@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import check_version, migrate, verbs
+from airflow_provider_pgqueue.core import migrate, verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from tests.waiting import until
-from tools import ROOT, release
+from tests.wheels import UV, built, empty_environment
+from tools import ROOT
 from tools.chapters import functions
 from tools.golden import GOLDEN, describe
 from tools.postgres import Cluster
+from tools.release import newest
 
 Connection = psycopg.Connection[Any]
 
@@ -60,9 +64,7 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def upgrade(later: Path, dsn: str) -> Iterator[subprocess.Popen[str]]:
     """Run the migrator of the later version in a process of its own, which ends with the block."""
-    migrate = "import psycopg, sys; from airflow_provider_pgqueue.core.migrations import migrate; "
-    migrate += "print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
-    process = subprocess.Popen([sys.executable, "-c", migrate, dsn], cwd=later, stdout=subprocess.PIPE, text=True)
+    process = Version(Path(sys.executable), later).start("print(migrate(conn))", dsn)
     with process:
         try:
             yield process
@@ -70,30 +72,62 @@ def upgrade(later: Path, dsn: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def outcome(upgrading: subprocess.Popen[str]) -> str:
+    said, error = upgrading.communicate(timeout=120)
+    assert upgrading.returncode == 0, error
+    return said.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the package: the folder that has it, and the Python that finds it there."""
+
+    python: Path
+    folder: Path
+
+    def start(self, code: str, dsn: str) -> subprocess.Popen[str]:
+        """Start a program with a session `conn`."""
+        head = "import os, sys\nfrom airflow_provider_pgqueue.core import *\nconn = connect(sys.argv[1])\n"
+        proof = "assert connect.__code__.co_filename.startswith(os.getcwd()), connect.__code__\n"
+        command, pipe = [self.python, "-c", head + proof + code, dsn], subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, code: str, dsn: str) -> str:
+        """Run a program with a session `conn`, and return what it prints."""
+        with self.start(code, dsn) as process:
+            return outcome(process)
+
+    def pgqueue(self, dsn: str, *arguments: str) -> str:
+        """Run the command of this version, and return what it prints."""
+        command, environment = [self.python.with_name("pgqueue"), *arguments], os.environ | {"PGQUEUE_DSN": dsn}
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the newest release that has a tag; before the first one, and in an sdist, that of the checkout."""
     folder, sources = tmp_path_factory.mktemp("released"), ROOT
-    if tag := release.newest():
+    if tag := newest():
         sources = folder / "sources"
         sources.mkdir()
         packed = ["git", "-c", f"safe.directory={ROOT}", "archive", tag]
         archive = subprocess.run(packed, cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x"], cwd=sources, check=True, input=archive)
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=sources, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return built("wheel", folder, sources)
 
 
-def as_released(wheel: Path, dsn: str, code: str) -> str:
-    """Run a program with the release instead of the checkout, and with a session `conn`; return what it prints."""
-    head = "import sys; sys.path.insert(0, sys.argv[1])\nfrom airflow_provider_pgqueue.core import *\n"
-    proof = "assert connect.__code__.co_filename.startswith(sys.argv[1])\nconn = connect(sys.argv[2])\n"
-    command = [sys.executable, "-c", head + proof + code, str(wheel), dsn]
-    done = subprocess.run(command, cwd=wheel.parent, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def release(released: Path) -> Version:
+    """The newest release, installed in an environment of its own, which has its dependencies from the checkout's."""
+    programs = empty_environment(released.parent / "environment")
+    install = [UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", programs / "python", released]
+    subprocess.run(install, check=True)
+    (packages,) = programs.parent.glob("lib/python*/site-packages")
+    # Python does not read the .pth files of a folder that a .pth file names, so the checkout itself is not found.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return Version(programs / "python", released.parent)
 
 
 def offered(conn: Connection) -> set[tuple[str, str, str]]:
@@ -106,121 +140,143 @@ def offered(conn: Connection) -> set[tuple[str, str, str]]:
     return set(conn.execute(query).fetchall())
 
 
-def outcome(upgrading: subprocess.Popen[str]) -> str:
-    said, _ = upgrading.communicate(timeout=60)
-    assert upgrading.returncode == 0
-    return said.strip()
+PUBLISH = """
+def step():
+    return [run(conn, verbs.publish("orders", 1))]
+"""
+WORK = """
+def step():
+    handled = []
+    check_version(conn)
+    consumer = Consumer(queue_name="orders", batch_size=5, handle=lambda message: handled.append(message.id))
+    # Without a limit a drain ends when no message is ready: publishers that are quicker put that off for a minute.
+    consumer.drain(conn, max_messages=50)
+    return handled
+"""
+PUBLISH_NOTE = """
+def step():
+    return conn.execute("SELECT messages.publish_recorded('orders', '1', note => 'later')").fetchone()
+"""
+WORK_NOTE = """
+def step():
+    lease = "SELECT id, lock_token FROM messages.lease_recorded('orders', 5, note => 'later')"
+    ids, tokens = zip(*conn.execute(lease).fetchall() or [(None, None)])
+    archive = "SELECT messages.archive_recorded(%s, %s::bigint[], note => 'later')"
+    return [id for (id,) in conn.execute(archive, [tokens[0], list(filter(None, ids))])]
+"""
+# A reader of standard input in a thread holds no lock of Python's, so that a program that fails can end.
+UNTIL_STOPPED = """
+import threading
+stopped = threading.Event()
+threading.Thread(target=lambda: (os.read(0, 1), stopped.set()), daemon=True).start()
+while not stopped.is_set():
+    print(*step(), flush=True)
+"""
 
 
 class Load:
-    """Threads that publish and work until they are stopped; what each did, by its name."""
+    """Programs that publish and work until they are stopped; the ids of the messages that each had, by its name."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        self.done: dict[str, int] = {}
-        self.failures: list[BaseException] = []
+        self.done: dict[str, list[int]] = {}
+        self.failures: list[str] = []
         self._news = threading.Condition()
-        self._stopped = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._readers: dict[IO[str], threading.Thread] = {}
 
-    def start(self, name: str, work: Callable[[Connection], int]) -> None:
-        """Repeat `work`, which returns how many messages it published or archived."""
-        self.done[name] = 0
-        self._threads.append(threading.Thread(target=self._repeat, args=[name, work]))
-        self._threads[-1].start()
+    def start(self, name: str, version: Version, step: str) -> None:
+        """Repeat `step`, which returns the ids of what it published or handled, in a process of its own."""
+        self.done[name] = []
+        process = version.start(step + UNTIL_STOPPED, self.dsn)
+        assert process.stdin is not None
+        self._readers[process.stdin] = threading.Thread(target=self._read, args=[name, process])
+        self._readers[process.stdin].start()
 
-    def _repeat(self, name: str, work: Callable[[Connection], int]) -> None:
-        try:
-            with psycopg.connect(self.dsn, autocommit=True) as conn:
-                while not self._stopped.is_set():
-                    self._add(name, work(conn))
-        except BaseException as error:
-            self.failures.append(error)
-
-    def _add(self, name: str, number: int) -> None:
-        with self._news:
-            self.done[name] += number
-            self._news.notify_all()
+    def _read(self, name: str, process: subprocess.Popen[str]) -> None:
+        with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for line in process.stdout:
+                with self._news:
+                    self.done[name] += map(int, line.split())
+                    self._news.notify_all()
+            error = process.stderr.read()
+        if process.returncode:
+            with self._news:
+                self.failures.append(error)
+                self._news.notify_all()
 
     def wait_for(self, more: int, *names: str) -> None:
         """Wait until each of them did so much more."""
         with self._news:
-            enough = {name: self.done[name] + more for name in names}
+            enough = {name: len(self.done[name]) + more for name in names}
             assert self._news.wait_for(
-                lambda: bool(self.failures) or all(self.done[name] >= enough[name] for name in names), timeout=60
+                lambda: self.failures or all(len(self.done[name]) >= enough[name] for name in names), timeout=60
             )
         assert self.failures == []
 
     def stop(self) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        """Let each program end its step, and read what it still prints."""
+        for stdin in self._readers:
+            stdin.close()
+        for reader in self._readers.values():
+            reader.join()
 
 
 @pytest.fixture
-def load(dsn: str) -> Iterator[Load]:
-    load = Load(dsn)
+def load(empty_dsn: str) -> Iterator[Load]:
+    load = Load(empty_dsn)
     yield load
     load.stop()
 
 
-def publish(conn: Connection) -> int:
-    run(conn, verbs.publish("orders", 1))
-    return 1
-
-
-def publish_note(conn: Connection) -> int:
-    conn.execute("SELECT messages.publish_recorded('orders', '1', note => 'later')")
-    return 1
-
-
-def work(conn: Connection) -> int:
-    check_version(conn)
-    # Without a limit a drain ends when no message is ready: publishers that are quicker put that off for a minute.
-    return Consumer(queue_name="orders", batch_size=5, handle=lambda message: None).drain(conn, max_messages=50).total()
-
-
-def work_note(conn: Connection) -> int:
-    leased = conn.execute("SELECT id, lock_token FROM messages.lease_recorded('orders', 5, note => 'later')").fetchall()
-    ids = [id_ for id_, _ in leased]
-    token = leased[0][1] if leased else None
-    return conn.execute("SELECT messages.archive_recorded(%s, %s::bigint[], note => 'later')", [token, ids]).rowcount
+LEASE = """
+run(conn, verbs.publish("orders", "held", priority=9))
+(held,) = run(conn, verbs.lease("orders"))
+print(held.id, held.lock_token)
+"""
+ARCHIVE = """
+from uuid import UUID
+print(*run(conn, verbs.archive(UUID("{token}"), [{id}])))
+"""
 
 
 def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(
-    later: Path, conn: Connection, dsn: str, queue: Callable[..., str], load: Load, connect: Callable[..., Connection]
+    release: Version, later: Path, empty_dsn: str, load: Load
 ) -> None:
-    queue("orders")
-    run(conn, verbs.publish("orders", "held", priority=1))
-    (held,) = run(conn, verbs.lease("orders"))
-    load.start("published", publish)
-    load.start("worked", work)
-    load.start("worked too", work)
-    load.wait_for(100, "published", "worked", "worked too")
-    reader = connect(autocommit=False)
-    reader.execute("SELECT FROM messages.message")
-    waiting = "SELECT FROM pg_locks WHERE relation = 'messages.message'::regclass AND NOT granted AND mode ~ 'AccessE'"
-    with upgrade(later, dsn) as upgrading:
-        until(lambda: conn.execute(waiting).rowcount, what="the lock of the migration")
-        reader.rollback()
-        assert outcome(upgrading) == "[2]"
-    load.start("published a note", publish_note)
-    load.start("worked with a note", work_note)
+    assert "installed schema messages, version 1" in release.pgqueue(empty_dsn, "install")
+    release.pgqueue(empty_dsn, "queues", "create", "orders")
+    held, token = release.run(LEASE, empty_dsn).split()
+    load.start("published", release, PUBLISH)
+    load.start("worked", release, WORK)
+    load.start("worked too", release, WORK)
     load.wait_for(100, *load.done)
-    assert isinstance(held.lock_token, UUID)
-    assert run(conn, verbs.archive(held.lock_token, [held.id])) == [held.id]
-    load.stop()
-    assert load.failures == []
-    # The next lease looks at all of the queue, also at what was committed behind a mark.
-    conn.execute("SELECT setval(scan_due, 1) FROM messages.queue")
-    while work(conn):
-        pass
-    published = 1 + load.done["published"] + load.done["published a note"]
-    row = conn.execute(
-        "SELECT count(*), count(DISTINCT id), min(result), max(result) FROM messages.message_archive"
-    ).fetchone()
-    assert row == (published, published, "success", "success")
-    assert conn.execute("SELECT FROM messages.message").rowcount == 0
+    waiting = "SELECT FROM pg_locks WHERE relation = 'messages.message'::regclass AND NOT granted AND mode ~ 'AccessE'"
+    with psycopg.connect(empty_dsn, autocommit=True) as conn, psycopg.connect(empty_dsn) as reader:
+        reader.execute("SELECT FROM messages.message")
+        with upgrade(later, empty_dsn) as upgrading:
+            until(lambda: conn.execute(waiting).rowcount, what="the lock of the migration")
+            reader.rollback()
+            assert outcome(upgrading) == "[2]"
+        load.start("published a note", Version(Path(sys.executable), later), PUBLISH_NOTE)
+        load.start("worked with a note", Version(Path(sys.executable), later), WORK_NOTE)
+        load.wait_for(100, *load.done)
+        # A process of the release that begins only now.
+        assert "published 1 message" in release.pgqueue(empty_dsn, "publish", "orders", "--message", "1")
+        assert release.run(ARCHIVE.format(id=held, token=token), empty_dsn) == held
+        load.stop()
+        assert load.failures == []
+        # The next lease looks at all of the queue, also at what was committed behind a mark.
+        conn.execute("SELECT setval(scan_due, 1) FROM messages.queue")
+        rest = release.run(WORK + "while ids := step():\n    print(*ids)", empty_dsn).split()
+        archived = conn.execute("SELECT id, result FROM messages.message_archive").fetchall()
+        assert conn.execute("SELECT FROM messages.message").rowcount == 0
+    published = [int(held), *load.done["published"], *load.done["published a note"]]
+    handled = [int(held), *map(int, rest)]
+    handled += [id for name, ids in load.done.items() if name.startswith("worked") for id in ids]
+    (by_command,) = set(handled) - set(published)
+    assert sorted(handled) == sorted([*published, by_command])
+    assert sorted(archived) == [(id, "success") for id in sorted(handled)]
 
 
 def test_a_fresh_schema_is_the_one_under_review(conn: Connection) -> None:
@@ -241,24 +297,19 @@ def test_an_upgraded_schema_is_the_same_as_a_fresh_one(
 INSTALL = """
 install(conn, cron=False)
 run(conn, verbs.create_queue("orders"))
-run(conn, verbs.publish_batch("orders", [1, 2, 3]))
-(held,) = run(conn, verbs.lease("orders", max_messages=1))
-print(held.id, held.lock_token)
-"""
-WORK = """
-print(dict(Consumer(queue_name="orders", handle=lambda message: None).drain(conn)))
+run(conn, verbs.publish_batch("orders", [1, 2]))
 """
 
 
-def test_what_the_newest_release_left_is_upgraded_and_its_workers_go_on(released: Path, empty_dsn: str) -> None:
-    held, token = as_released(released, empty_dsn, INSTALL).split()
+def test_what_the_newest_release_left_is_upgraded_and_its_workers_go_on(release: Version, empty_dsn: str) -> None:
+    held, token = release.run(INSTALL + LEASE, empty_dsn).split()
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
         before = offered(conn)
         migrate(conn)
         assert describe(conn) == GOLDEN.read_text()
         assert len(before) > 50
         assert before - offered(conn) == set()
-        assert as_released(released, empty_dsn, WORK) == "{'success': 2}\n"
+        assert len(release.run(WORK + "print(*step())", empty_dsn).split()) == 2
         assert run(conn, verbs.archive(UUID(token), [int(held)])) == [int(held)]
         results = conn.execute("SELECT result, count(*) FROM messages.message_archive GROUP BY result").fetchall()
         assert results == [("success", 3)]

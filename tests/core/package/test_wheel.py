@@ -17,19 +17,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core import migrations
-from tools import ROOT, STATE
+from tests.wheels import UV, built, empty_environment
+from tools import ROOT
 
 pytestmark = pytest.mark.long
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LEAN = (ROOT / "docs" / "how-to" / "without-airflow.md").read_text()
-
-
-def built(target: str, folder: Path, sources: Path = ROOT) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    subprocess.run(command, cwd=sources, check=True, capture_output=True)
-    (file,) = (file for kind in ("*.whl", "*.tar.gz") for file in folder.glob(kind))
-    return file
 
 
 def block(shell: str) -> str:
@@ -154,16 +148,15 @@ def test_the_lean_installation_publishes_and_works_in_a_clean_environment(
 
 def clean_environment(folder: Path, dsn: str) -> Callable[[str], str]:
     """Make an environment with nothing in it; return what runs a shell there, with libpq's variables for `dsn`."""
-    uv, environment = STATE / "boot" / "bin" / "uv", folder / "environment"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+    programs = empty_environment(folder / "environment")
     # The pip of uv: the same commands and what it downloaded before.
-    (environment / "bin" / "pip").write_text(f'#!/bin/sh\nexec {uv} --quiet pip "$@"\n')
-    (environment / "bin" / "pip").chmod(0o755)
+    (programs / "pip").write_text(f'#!/bin/sh\nexec {UV} --quiet pip "$@"\n')
+    (programs / "pip").chmod(0o755)
     settings = "\n".join(f"{key}={value}" for key, value in conninfo_to_dict(dsn).items())
     (folder / "services").write_text(f"[queue]\n{settings}\n")
     variables = {
-        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
-        "VIRTUAL_ENV": str(environment),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(programs.parent),
         "PGSERVICEFILE": str(folder / "services"),
         "PGSERVICE": "queue",
     }
