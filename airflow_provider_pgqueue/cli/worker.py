@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.cli.text import one_line
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of, parameters, process_name
-from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.consumer.consumer import Consumer
 from airflow_provider_pgqueue.core.deadline import end_thread
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function

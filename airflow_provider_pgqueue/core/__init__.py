@@ -8,8 +8,8 @@ Consumer(queue_name="orders", handle=pack).drain(conn)
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run, run_async
 from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
+from airflow_provider_pgqueue.core.consumer.consumer import Consumer
 from airflow_provider_pgqueue.core.consumer.lease import Lease
-from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     HandlerBroken,

@@ -89,6 +89,8 @@ def _check(name: str, value: Any, kind: type, wanted: str) -> None:
 
 
 Outcome = Success | Rejected | Failed | Retry
+Outcomes = dict[int, Outcome | None]
+"""Outcomes by message id; None is success."""
 
 
 PLAIN: Final = Success()  # what most handlers mean, made once
@@ -158,7 +160,7 @@ def checked(message: Message, outcome: Any) -> Outcome:
     return outcome
 
 
-def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
+def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Outcomes:
     """Return by message id what a batch handler returned; InvalidOutcome if it is nothing of the kind."""
     ids = [message.id for message in messages]
     if outcomes is None:

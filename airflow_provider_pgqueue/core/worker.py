@@ -24,8 +24,9 @@ from airflow_provider_pgqueue.core.argument import check, timed
 from airflow_provider_pgqueue.core.client import run, run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async, pause_after
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
+from airflow_provider_pgqueue.core.consumer.consumer import Consumer
 from airflow_provider_pgqueue.core.consumer.lease import Lease
-from airflow_provider_pgqueue.core.consumer.loop import Consumer, Loop
+from airflow_provider_pgqueue.core.consumer.loop import Loop
 from airflow_provider_pgqueue.core.deadline import obeying
 from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InUse, PgQueueError, QueuePaused, why_again

@@ -18,8 +18,8 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import require, run
 from airflow_provider_pgqueue.core.connection import conninfo_of
-from airflow_provider_pgqueue.core.consumer.intake import NEEDED
 from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.loop import NEEDED
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success

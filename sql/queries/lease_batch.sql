@@ -1,4 +1,4 @@
--- A lease as core.consumer.intake reads it. $5 says whether a crash of the server may undo it, which makes the messages ready again:
+-- A lease as core.consumer.loop reads it. $5 says whether a crash of the server may undo it, which makes the messages ready again:
 -- docs/decisions/0015-leases-are-not-flushed.md. In the same statement, because BEGIN, SET LOCAL and COMMIT would be three more
 -- round trips.
 SELECT l.id, l.queue_name, l.message::text, l.headers::text, l.reference, l.topic, l.group_key, l.priority, l.attempts,

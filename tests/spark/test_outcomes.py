@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.core.consumer.held import Held, Outcomes
+from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
+from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Outcome, Outcomes, Rejected, Retry, Success
 from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
 
 OUTPUTS = [
@@ -77,6 +78,14 @@ def test_a_table_without_rows_says_nothing() -> None:
     assert outcomes_of(empty, [1, 2]) == {1: None, 2: None}
 
 
+def settle(conn: Connection, token: UUID, outcomes: Outcomes) -> LeaseBase:
+    lease = LeaseBase(conn, token, outcomes)
+    for id_, outcome in outcomes.items():
+        lease.gather(id_, outcome or PLAIN)
+    lease.settle_handled()
+    return lease
+
+
 def settled(conn: Connection, *rows: Mapping[str, Any]) -> dict[int, Any]:
     """Publish and lease a message for each row, settle them as the rows say, and return what the archive has by row."""
     run(conn, verbs.publish_batch("orders", range(len(rows))))
@@ -85,9 +94,8 @@ def settled(conn: Connection, *rows: Mapping[str, Any]) -> dict[int, Any]:
     assert token
     named = [{"id": message.id, "result": "success"} | row for message, row in zip(messages, rows, strict=True)]
     outcomes = parsed(*named)
-    held = Held(conn, token, outcomes)
-    held.finish(outcomes)
-    assert (held.held_ids, held.lost) == (set(), set())
+    lease = settle(conn, token, outcomes)
+    assert (lease.held_ids, lease.lost) == (set(), set())
     found = conn.execute("SELECT message, result, details, output::text, fingerprint FROM messages.message_archive")
     return {place: rest for place, *rest in found}
 
@@ -147,9 +155,8 @@ def test_what_is_lost_is_named_and_the_others_are_settled(conn: Connection, queu
     assert token
     run(conn, verbs.archive(token, [ids[1], ids[3]]))
     given = parsed(*({"id": id_, "result": "retry" if id_ == ids[3] else "success"} for id_ in ids))
-    held = Held(conn, token, given)
-    held.finish(given)
-    assert (held.ends(given), held.lost) == (Counter(success=2, lost=2), {ids[1], ids[3]})
+    lease = settle(conn, token, given)
+    assert (lease.counts, lease.lost) == (Counter(success=2, lost=2), {ids[1], ids[3]})
 
 
 @pytest.mark.parametrize(

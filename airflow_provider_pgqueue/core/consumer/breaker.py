@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.consumer.calls import TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
+from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Outcome, Retry
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ class Breaker:
     def record(self, id_: int, outcome: Outcome, *, attempts: int) -> None:
         """Count the outcome of an attempt, and log a failure; HandlerBroken if it is one too many."""
         self.handled += 1
-        failure = failure_of(outcome)
+        # Compared by identity first, because most outcomes are plain.
+        failure = None if outcome is PLAIN else failure_of(outcome)
         self.failed += failure is not None or isinstance(outcome, Failed)
         mark = None if failure is None else _fingerprint(failure)
         if failure is not None:
@@ -106,10 +107,11 @@ class Breaker:
         self._seen.update(dict.fromkeys(ids[-window:]))
         self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - window), None))
 
-    def record_unstored(self, id_: int, *, attempts: int) -> None:
-        """Count a message whose outcome could not be stored; HandlerBroken if it is one too many."""
-        self.handled -= 1  # the outcome that the handler returned was counted before
-        self.record(id_, Failed("", failure={"error": _UNSTORED}), attempts=attempts)
+    def record_unstored(self, attempts: Mapping[int, int]) -> None:
+        """Count messages, by id with their attempts, whose outcomes could not be stored; HandlerBroken if too many."""
+        for id_, attempt in attempts.items():
+            self.handled -= 1  # the outcome that the handler returned was counted before
+            self.record(id_, Failed("", failure={"error": _UNSTORED}), attempts=attempt)
 
     def record_hanging(self, id_: int, why: TimeIsUp) -> None:
         """Count a message whose call exceeded its time, and log it; HandlerBroken if the calls of too many hang."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -27,19 +27,21 @@ class TimeIsUp(Exception):
 
 
 class Caller:
-    """Calls functions in another thread, always the same until a call exceeds the limit.
+    """Calls functions; with a limit, in another thread, which is always the same until a call exceeds the limit.
 
     Python cannot end a thread. One that hangs is left behind: what it returns later is dropped, and it does not keep
     the process from ending. The next call gets a new thread.
     """
 
-    def __init__(self, limit: timedelta) -> None:
+    def __init__(self, limit: timedelta | None = None) -> None:
         self.limit = limit
         self._thread: _Thread | None = None
         self._left: list[tuple[_Thread, int]] = []
 
     def call(self, function: Callable[[A], T], argument: A, ids: Sequence[int]) -> T:
         """Return what the function returns for these messages, and raise what it raises; TimeIsUp after the limit."""
+        if self.limit is None:
+            return function(argument)
         if self._thread is None:
             self._thread = _Thread()
         future = self._thread.begin(function, argument)
@@ -51,10 +53,7 @@ class Caller:
             raise error
         return future.result()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         """End the thread when its call returns."""
         if self._thread is not None:
             self._thread.end()

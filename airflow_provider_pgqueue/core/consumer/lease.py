@@ -1,32 +1,39 @@
-"""Messages that are held for a while: renewed while the holder works, settled or given back at the end."""
+"""The messages that are held under one token: renewed while the holder works, settled or given back at the end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Final, Self, TypeVar, overload
+from uuid import UUID
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import end_statement, run
-from airflow_provider_pgqueue.core.consumer.held import OPEN, Held
-from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.lease_base import OPEN, LeaseBase, log_lost
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Outcome, Rejected, Retry, checked
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, checked
 from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+_IDLE: Final = TransactionStatus.IDLE
+Exchange = Callable[[UUID, Mapping[int, Success | Rejected | Failed]], tuple[set[int], T] | None]
+"""Archives messages and does something else in one call; returns which were lost, and what else came of it."""
 
-class Lease(Held, Sequence[Message]):
+
+class Lease(LeaseBase, Sequence[Message]):
     """The messages of one `lease` call, in the order in which to handle them.
 
     Used in a `with` block, it renews the lease in a thread until the block ends. If the block succeeds, messages that
@@ -36,11 +43,13 @@ class Lease(Held, Sequence[Message]):
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unstored` has the ids whose
     outcome could not be stored, so that they were archived as failed. The holder may record in `in_hand` the ids that
     it is handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
-    that the last renewal may be undone, because a transaction of the handler was open on the connection.
+    that the last renewal may be undone, because a transaction of the handler was open on the connection. `cut_off`
+    says that the connection was closed, because a call that hangs has a transaction open on it.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
         as the policy of the queue says.
+    :param counts: how messages that are in `handled` end is added here.
     """
 
     def __init__(
@@ -50,6 +59,7 @@ class Lease(Held, Sequence[Message]):
         *,
         lease_for: Duration | None = None,
         handled_by: str | None = None,
+        counts: Counter[str] | None = None,
     ) -> None:
         super().__init__(
             conn,
@@ -59,9 +69,13 @@ class Lease(Held, Sequence[Message]):
             handled_by=handled_by,
             attempts={message.id: message.attempts for message in messages},
             max_attempts=messages[0].max_attempts if messages else None,
+            counts=counts,
         )
         self.messages = tuple(messages)
         self.in_hand: set[int] = set()
+        self.cut_off = False
+        # A transaction that is open now is the caller's.
+        self._may_roll_back = _is_idle(conn)
         self._renewal: Renewal | None = None
 
     @overload
@@ -169,20 +183,36 @@ class Lease(Held, Sequence[Message]):
     def end_transaction(self) -> bool:
         """Roll back what a handler left open on the connection, and return whether that was anything.
 
-        What settles messages would be part of it, and be undone with it.
+        What settles messages would be part of it, and be undone with it. A transaction of the caller stays open.
         """
         conn = self._conn
+        # The same as _is_idle, without a call for each message.
+        idle = conn.pgconn.transaction_status == _IDLE and conn.autocommit
+        if (idle and not self.in_doubt) or not self._may_roll_back:
+            return False
         # Wait for a renewal, which behind a pooler has a transaction of its own.
         with self._calling:
             end_statement(conn)
-            open_ = conn.pgconn.transaction_status in OPEN
-            if not open_ and (conn.autocommit or conn.closed):
-                return False
-            # If the connection is broken, its next use finds out.
-            with suppress(psycopg.Error):
-                conn.rollback()
-                conn.autocommit = True
-            return True
+            left_open = conn.pgconn.transaction_status in OPEN or not (conn.autocommit or conn.closed)
+            if left_open:
+                # If the connection is broken, its next use finds out.
+                with suppress(psycopg.Error):
+                    conn.rollback()
+                    conn.autocommit = True
+        if self.in_doubt:
+            # The rollback may have undone renewals: find out before anything is settled or begun.
+            self.renew()
+        return left_open
+
+    def cut_off_call(self) -> None:
+        """Close the connection if a call that hangs has a transaction open on it.
+
+        After a rollback the call would commit the second half of its work.
+        """
+        if self._may_roll_back and self._conn.pgconn.transaction_status in OPEN:
+            log.warning("a call that hangs has a transaction open on the connection of its consumer: closing it")
+            self._conn.close()
+            self.cut_off = True
 
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
         """Give each message its outcome, where None is success.
@@ -201,8 +231,8 @@ class Lease(Held, Sequence[Message]):
         if lost := self.lost.intersection(by_id):
             raise LeaseLost(lost)
 
-    def exchange(self, intake: Intake, max_messages: int) -> list[Message] | None:
-        """Settle what was `handled` last and lease others in one call; return those, or None if it cannot.
+    def exchange(self, call: Exchange[T]) -> T | None:
+        """Settle what was `handled` last by a call that also leases others; return those, or None if it cannot.
 
         It cannot if the lease also holds other messages, or one is to be retried. Then nothing has happened. `lost` has
         the ids of those that were lost; the others are archived.
@@ -215,7 +245,7 @@ class Lease(Held, Sequence[Message]):
             if self._held != finals.keys():
                 return None
             try:
-                exchanged = intake.exchange(self._token, finals, max_messages)
+                exchanged = call(self._token, finals)
             except (PgQueueError, psycopg.Error):
                 if self._conn.closed:
                     raise
@@ -223,10 +253,33 @@ class Lease(Held, Sequence[Message]):
                 return None
             if exchanged is None:
                 return None
-            lost, messages = exchanged
+            lost, following = exchanged
             self.lost |= lost
             self._held.clear()
-        return messages
+        log_lost(lost)
+        self._count_handled()
+        return following
+
+    def release_rest(self, *, begun: bool) -> None:
+        """Give messages without an outcome back, without an attempt unless the handler got them."""
+        if not (held := len(self._held)):
+            return
+        try:
+            if begun:
+                # Without an attempt they would come first in each further lease.
+                released = self.release(
+                    details="its handler returned, but it has no outcome: was its id changed?", back_off=True
+                )
+            else:
+                released = self.release(count_attempt=False)
+        except LeaseLost as error:
+            log_lost(error.ids)
+            self.counts["lost"] += len(error.ids)
+            released = held - len(error.ids)
+        if released:
+            self.counts["retried" if begun else "released"] += released
+            if begun:
+                log.warning("%s of queue %s got no outcome", quantity(released), self.messages[0].queue_name)
 
     def _length(self) -> timedelta:
         if self._lease_for is None:
@@ -236,3 +289,7 @@ class Lease(Held, Sequence[Message]):
 
 def _ids(messages: Collection[Message]) -> list[int]:
     return [message.id for message in messages]
+
+
+def _is_idle(conn: psycopg.Connection[Any]) -> bool:
+    return conn.pgconn.transaction_status == _IDLE and conn.autocommit

@@ -1,4 +1,4 @@
-"""The consumer loop: lease a batch, handle it, archive each message with its outcome, until the queue is empty."""
+"""The consumer loop: take a lease, have its messages handled, settle it, until the queue has none ready."""
 
 from __future__ import annotations
 
@@ -6,130 +6,50 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from math import inf
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
 
 import psycopg
+from psycopg.pq.abc import PGresult
+from psycopg.rows import tuple_row
 
-from airflow_provider_pgqueue.core.argument import LEASE_FOR, Rule, check, duration, error_rules, optional, whole
-from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
+from airflow_provider_pgqueue.core.client import fetch, is_alone, require, run
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
-from airflow_provider_pgqueue.core.consumer.calls import Caller
-from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.handler import Handler
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.portion import Portion
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.consumer.rows import TOKEN, json_reader, messages_of
 from airflow_provider_pgqueue.core.deadline import obeying
-from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import ErrorRules
+from airflow_provider_pgqueue.core.duration import as_timedelta
+from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidOutcome, PgQueueError, refused
+from airflow_provider_pgqueue.core.message import LeasePolicy, Message
+from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain, outcomes_as_json
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.tuning import TUNING
+from airflow_provider_pgqueue.core.verbs.lease import release
+
+if TYPE_CHECKING:
+    from airflow_provider_pgqueue.core.consumer.consumer import Consumer
 
 log = logging.getLogger(__name__)
 
-RULES: Final[Mapping[str, Rule]] = {
-    "batch_size": whole(1, 10_000),
-    "lease_for": optional(LEASE_FOR),
-    "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
-    "give_up_after": optional(whole(0, 10**6)),
-    "on_error": optional(error_rules),
-}
-"""The rules for the arguments that everything has that consumes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
-    """Handles the messages of one queue, and archives each with its outcome.
-
-    Give exactly one handler. `handle` gets one message and returns its outcome, or None for success. `handle_batch`
-    gets all messages of a lease and returns outcomes by message id (those it leaves out succeeded), or one outcome per
-    message in order, or None if all succeeded.
-
-    A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
-    after the back-off of the queue; after its last attempt it is archived as failed, with the traceback. `on_error`
-    gives other outcomes to classes of exceptions and their subclasses; the most specific class counts:
-    `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. If an outcome cannot be
-    kept, for example because its output has more than 64 kB, that message alone is archived as failed.
-
-    One message takes no other along. If `handle_batch` raises, or exceeds its time, it is called again with each tenth
-    of the batch, and then with each message alone. What comes again after a lease that ended without a result, for
-    example because a message killed the process, is handled with at most a tenth of a batch, then a hundredth, and
-    alone at its last attempt.
-
-    If something ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or
-    TaskDeferred, the attempt of the current messages counts, so that a message that kills its consumer is not delivered
-    forever; the others go back without an attempt. `on_error` may say otherwise:
-    `{AirflowTaskTimeout: Retry(count_attempt=False)}`. After KeyboardInterrupt no attempt counts.
-
-    A handler that returns anything else has a bug that no other delivery fixes: `drain` settles the messages handled
-    before, gives the rest back, and raises InvalidOutcome. No attempt counts; the message itself is delivered again
-    only after the back-off, behind the others.
-
-    A handler may use the connection of the consumer. A transaction that it leaves open there is rolled back, also after
-    an exception; if the handler returned, its message fails with TransactionLeftOpen, as if that had been raised. Its
-    transactions should be shorter than the lease: a rollback undoes the renewals that came meanwhile.
-
-    Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
-    policy.
-
-    With a `handler_timeout` the handler runs in a thread of its own. If a call for one message takes longer, the lease
-    is no longer renewed, and when it ends, the message is delivered again; after its last attempt it is archived as
-    `lock_expired` at once. Python cannot end the call, so it continues in its thread, and what it returns is dropped;
-    the consumer handles the other messages in a new thread. When calls hang on ten messages, `drain` gives the rest
-    back and raises HandlerBroken.
-
-    `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
-    `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
-    failed has used an attempt, and the rest is given back without one. 0 or None never gives up.
-    """
-
-    queue_name: str
-    handle: Handler | None = None
-    handle_batch: BatchHandler | None = None
-    batch_size: int = 100
-    lease_for: Duration | None = None
-    handler_timeout: Duration | None = None
-    give_up_after: int | None = 100
-    on_error: ErrorRules | None = None
-    handled_by: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.handle is None) == (self.handle_batch is None):
-            raise InvalidArgument("give exactly one of handle and handle_batch")
-        check({name: getattr(self, name) for name in RULES}, RULES)
-
-    def drain(
-        self,
-        conn: psycopg.Connection[Any],
-        *,
-        max_messages: int | None = None,
-        stop: Callable[[], bool] = lambda: False,
-        on_batch: Callable[[Counter[str]], None] = lambda counts: None,
-    ) -> Counter[str]:
-        """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
-
-        Returns how many messages ended as `success`, `rejected`, `failed`, `retried` (delivered again later),
-        `released` (not started), `lost` (the lease ended first, and another consumer gets them), `timed_out` (their
-        handler exceeded its time) and `lock_expired` (it did so at their last attempt). After `stop` the current
-        message is finished and the rest of the batch released without counting an attempt.
-
-        A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
-        The call that archives a batch leases the next one, so at no time are more messages leased than `batch_size`.
-        `on_batch` is called after each batch with the counts so far.
-        """
-        with Loop(self, conn, on_batch=on_batch) as loop:
-            return loop.drain(max_messages=max_messages, stop=stop)
+NEEDED: Final = ("lease", "abandoned", "lease_policy", "extend", "archive", "archive_and_lease", "release")
+"""The functions that a consumer calls."""
+_POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is noticed
 
 
 class Loop:
-    """The drains of one consumer over one connection, one after another, in a `with` block.
+    """Takes leases of one consumer over one connection, one after another, in a `with` block.
 
-    They share what is costly to begin anew: the thread that renews leases, the thread of a handler that has a time
-    limit, and the policy of the queue. `counts` has how messages ended in all of them, also after an error.
+    Its drains share what is costly to begin anew: the thread that renews leases, the thread of a handler that has a
+    time limit, and the policy of the queue. `counts` has how messages ended in all of them, also after an error.
+
+    It sends three statements again and again, with one cursor, and reads their rows by position: for ten messages a
+    call of `run` takes longer in Python than in the server (docs/decisions/0015-leases-are-not-flushed.md).
 
     :param breaker: stops the loop when the handler is broken; by default one of its own.
     :param counts: how messages ended is added here.
@@ -149,93 +69,103 @@ class Loop:
         on_batch: Callable[[Counter[str]], None] = lambda counts: None,
     ) -> None:
         self._consumer = consumer
-        self._breaker = breaker or Breaker(consumer.queue_name, consumer.give_up_after)
+        self._conn = conn
         self.counts = Counter[str]() if counts is None else counts
         self._on_lease = on_lease
         self._on_batch = on_batch
-        self._intake = Intake(
-            conn,
-            consumer.queue_name,
-            lease_for=consumer.lease_for,
-            handler_timeout=consumer.handler_timeout,
-            handled_by=consumer.handled_by,
+        self._handler = Handler(
+            consumer.handle,
+            consumer.handle_batch,
+            breaker=breaker or Breaker(consumer.queue_name, consumer.give_up_after),
+            on_error=consumer.on_error,
         )
         self._portion = Portion(consumer.batch_size)
-        self._stack = ExitStack()
-        self._renewal = self._stack.enter_context(closing(Renewal()))
-        self._caller: Caller | None = None
+        self._renewal = Renewal()
         self._logged_at = time.monotonic()
+        self._lease_for = None if consumer.lease_for is None else as_timedelta(consumer.lease_for)
+        self._policy: LeasePolicy | None = None
+        self._policy_ends = 0.0
+        self._read_json = json_reader(conn)
+        self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
+        self._late: list[PGresult] = []
+        # The token of the messages that are in a lease, which gives them back after an exception.
+        self._in_lease: UUID | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         """End its threads, after a renewal in progress; a call that hangs is not waited for."""
-        self._stack.close()
+        self._handler.close()
+        self._renewal.close()
 
     @property
     def limits_rate(self) -> bool:
         """Whether the queue had a rate when a message was last leased from it."""
-        return self._intake.limits_rate
+        return self._policy is not None and self._policy.limits_rate
 
     def drain(self, *, max_messages: int | None = None, stop: Callable[[], bool] = lambda: False) -> Counter[str]:
         """Do what `Consumer.drain` does, and return `counts`."""
         self._logged_at = time.monotonic()
-        self._intake.prepare()
+        if self._policy is None:
+            # Before anything is leased.
+            require(self._conn, NEEDED, self._consumer.queue_name)
         try:
-            with obeying(self._intake.conn, stop):
-                self._handle_batches(inf if max_messages is None else max_messages, stop)
+            with obeying(self._conn, stop):
+                self._take_leases(inf if max_messages is None else max_messages, stop)
         except BaseException:
-            # Leased messages that were not handed out yet go back without an attempt.
-            self._intake.give_back()
+            self._give_back()
             raise
         finally:
             self._renewal.rest()
         return self.counts
 
-    def _handle_batches(self, left: float, stop: Callable[[], bool]) -> None:
-        """Lease and handle batches until none is ready, `left` messages were leased, or `stop` returns True."""
-        intake, portion = self._intake, self._portion
+    def _take_leases(self, left: float, stop: Callable[[], bool]) -> None:
+        """Take leases until no message is ready, `left` messages were leased, or `stop` returns True."""
+        portion = self._portion
         messages: list[Message] | None = None
         while True:
             if messages is None and left > 0 and not stop():
-                messages = intake.lease(int(min(portion.size, left)))
+                messages = self.lease(int(min(portion.size, left)))
             if not messages:
                 return
             attempts = {message.id: message.attempts for message in messages}
-            del messages[portion.fit(intake.conn, messages[0].lock_token, attempts, messages[0].max_attempts) :]
+            del messages[portion.fit(self._conn, messages[0].lock_token, attempts, messages[0].max_attempts) :]
             left -= len(messages)
-            batch = self._batch(messages)
-            intake.held = messages[0].lock_token
-            messages = batch.work(intake, room=int(min(portion.size, left)), stop=stop)
+            lease = self._hold(messages)
+            messages = self._handle(lease, room=int(min(portion.size, left)), stop=stop)
             self._on_batch(self.counts)
             self._log_progress()
 
-    def _batch(self, messages: list[Message]) -> Batch:
-        """Return a batch of messages under a lease that is renewed from now on."""
-        # Started only when there is a message, because most polls of a worker find none.
-        policy = self._intake.policy
-        consumer, conn, limit = self._consumer, self._intake.conn, policy.handler_timeout
-        lease = Lease(conn, messages, lease_for=policy.lease_for, handled_by=consumer.handled_by)
-        self._on_lease(lease)
-        if conn.autocommit:  # as in Lease.__enter__
-            self._renewal.hold(lease, policy.lease_for)
-        return Batch(
-            handle=consumer.handle,
-            handle_batch=consumer.handle_batch,
-            on_error=consumer.on_error,
-            lease=lease,
-            caller=None if limit is None else self._caller_within(limit),
-            breaker=self._breaker,
-            counts=self.counts,
+    def _hold(self, messages: list[Message]) -> Lease:
+        """Return a lease of messages, which is renewed from now on."""
+        lease_for = self.policy.lease_for
+        lease = Lease(
+            self._conn, messages, lease_for=lease_for, handled_by=self._consumer.handled_by, counts=self.counts
         )
+        self._on_lease(lease)
+        if self._conn.autocommit:  # as in Lease.__enter__
+            self._renewal.hold(lease, lease_for)
+        self._in_lease = messages[0].lock_token
+        return lease
 
-    def _caller_within(self, limit: timedelta) -> Caller:
-        """Return the one caller of the loop, with the limit of now."""
-        if self._caller is None:
-            self._caller = self._stack.enter_context(Caller(limit))
-        self._caller.limit = limit
-        return self._caller
+    def _handle(self, lease: Lease, *, room: int, stop: Callable[[], bool]) -> list[Message] | None:
+        """Have a lease handled until `stop` returns True, settle it, and give back what was not begun.
+
+        Returns the next messages, up to `room`, if they could be leased in the same call, else None.
+        """
+        try:
+            all_begun = self._handler.handle(lease, limit=self.policy.handler_timeout, stop=stop)
+            following = None if room <= 0 or stop() else lease.exchange(partial(self._archive_and_lease, room))
+            self._handler.settle(lease)
+            if following is None:
+                lease.release_rest(begun=all_begun)
+        except BaseException as error:
+            # Messages that were not begun must lose no attempt, nor any message if the reason is not in these messages.
+            blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
+            lease.wind_up(error, begun=() if blameless else lease.in_hand)
+            raise
+        return following
 
     def _log_progress(self) -> None:
         """Log the counts if they were last logged long ago."""
@@ -243,3 +173,89 @@ class Loop:
         if now - self._logged_at >= TUNING.log_every:
             log.info("queue %s so far: %s", self._consumer.queue_name, dict(self.counts))
             self._logged_at = now
+
+    def lease(self, max_messages: int) -> list[Message]:
+        """Lease up to so many messages, as `verbs.lease` does."""
+        rows = self._fetch("lease_batch", [*self._wanted(max_messages), is_alone(self._conn)])
+        return messages_of(rows, self._read_json)
+
+    @property
+    def can_exchange(self) -> bool:
+        """Whether one call can archive messages and lease others, and hinders no other consumer.
+
+        In a transaction of the caller, an error would undo more than the call. With a max_leased no other consumer
+        can lease until the commit, and this commit waits for the disk.
+        """
+        return is_alone(self._conn) and not self.policy.counts_leases
+
+    def _archive_and_lease(
+        self, max_messages: int, lock_token: UUID, outcomes: Mapping[int, Success | Rejected | Failed]
+    ) -> tuple[set[int], list[Message]] | None:
+        """Archive messages and lease others; return which of the ids were lost, and the messages.
+
+        Both take effect, or after an error neither does; None if it is not possible now.
+        """
+        if not self.can_exchange:
+            return None
+        # Compared by identity first, because most outcomes are plain and a call for each message takes longer.
+        special = {id_: outcome for id_, outcome in outcomes.items() if outcome is not PLAIN and not is_plain(outcome)}
+        said = outcomes_as_json(special) if special else None
+        # Ten times as fast as the driver, which checks each number for the smallest type that holds all of them.
+        ids = "{" + ",".join(map(str, outcomes)) + "}"
+        rows = self._fetch("archive_and_lease_batch", [*self._wanted(max_messages), lock_token, ids, said])
+        archived = rows[0][-1]
+        lost = set[int]() if archived is None else outcomes.keys() - archived
+        found = [row[:-1] for row in rows if row[0] is not None]
+        return lost, messages_of(found, self._read_json)
+
+    def _give_back(self) -> None:
+        """After an exception, release leased messages that are in no lease yet, without an attempt.
+
+        The exception may have come from a signal at any time, such as while the rows were read.
+        """
+        late, self._late = self._late, []
+        for result in (*late, self._cursor.pgresult):
+            if result is None or not result.ntuples or (token := result.get_value(0, TOKEN)) is None:
+                continue
+            if (lock_token := UUID(bytes=token)) == self._in_lease:
+                continue
+            self._in_lease = lock_token
+            ids = [int.from_bytes(result.get_value(row, 0) or b"") for row in range(result.ntuples)]
+            try:
+                run(self._conn, release(lock_token, ids, count_attempt=False))
+            except (PgQueueError, psycopg.Error) as failed:
+                # The earlier error matters more.
+                log.warning("could not release %s (%s)", quantity(len(ids)), type(failed).__name__)
+
+    @property
+    def policy(self) -> LeasePolicy:
+        """The policy of the queue, at most ten seconds old, with what the consumer says otherwise."""
+        now = time.monotonic()
+        if self._policy is None or now >= self._policy_ends:
+            # Another cursor, because the usual one has the rows that were leased last.
+            cursor = psycopg.RawCursor(self._conn, row_factory=tuple_row)
+            ((lease_for, handler_timeout, counts_leases, limits_rate),) = self._fetch(
+                "lease_policy", [self._consumer.queue_name], cursor
+            )
+            given = self._consumer.handler_timeout
+            self._policy, self._policy_ends = (
+                LeasePolicy(
+                    lease_for=self._lease_for or lease_for,
+                    handler_timeout=handler_timeout if given is None else as_timedelta(given),
+                    counts_leases=counts_leases,
+                    limits_rate=limits_rate,
+                ),
+                now + _POLICY_LASTS,
+            )
+        return self._policy
+
+    def _wanted(self, max_messages: int) -> list[Any]:
+        return [self._consumer.queue_name, max_messages, self._lease_for, self._consumer.handled_by]
+
+    def _fetch(
+        self, name: str, arguments: list[Any], cursor: psycopg.RawCursor[tuple[Any, ...]] | None = None
+    ) -> list[tuple[Any, ...]]:
+        # With its own cursor, whose last rows `_give_back` may need.
+        late, cursor = (self._late, self._cursor) if cursor is None else (None, cursor)
+        fix = partial(refused, verb="lease", queue_name=self._consumer.queue_name)
+        return fetch(self._conn, tuple_row, query(name), arguments, cursor=cursor, fix=fix, late=late)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol, Self, TypeVar
 from uuid import UUID
@@ -13,12 +13,10 @@ import psycopg
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import LeaseLost
-from airflow_provider_pgqueue.core.outcome import concerns_message
 from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _PARTS: Final = 10
 
 
@@ -68,29 +66,15 @@ class Sliced(Protocol):
     def __getitem__(self, place: slice, /) -> Self: ...
 
 
-_Batch = TypeVar("_Batch", bound=Sliced)
+_Piece = TypeVar("_Piece", bound=Sliced)
 
 
-def in_portions(batch: _Batch, call: Callable[[_Batch], T]) -> Iterator[tuple[_Batch, T | None, BaseException | None]]:
-    """Give a batch in one piece or several, each with what the call returns; or one message, with what it raises.
+def tenths(piece: _Piece, error: BaseException) -> list[_Piece]:
+    """Return a piece whose call raised in tenths, the first one last, to be handled before what waits.
 
-    If the call raises, or exceeds its time, the same messages are handled again in tenths, and then each alone. So the
-    call may see the neighbours of a bad message again, once for each power of ten in the size of the batch.
+    So a call may see the neighbours of a bad message again, once for each power of ten in the size of the batch.
     """
-    waiting = [batch]
-    while waiting:
-        piece = waiting.pop()
-        try:
-            returned = call(piece)
-        except BaseException as error:
-            if not concerns_message(error):
-                raise
-            if len(piece) == 1:
-                yield piece, None, error
-                continue
-            size = -(-len(piece) // _PARTS)
-            why = type(error).__name__
-            log.info("%s in a call for %s: handling them in smaller batches", why, quantity(len(piece)))
-            waiting += [piece[place : place + size] for place in range(0, len(piece), size)][::-1]
-        else:
-            yield piece, returned, None
+    why = type(error).__name__
+    log.info("%s in a call for %s: handling them in smaller batches", why, quantity(len(piece)))
+    size = -(-len(piece) // _PARTS)
+    return [piece[place : place + size] for place in range(0, len(piece), size)][::-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
-from airflow_provider_pgqueue.core.consumer.held import Held
+from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase
 
 
 class Renewal:
@@ -19,10 +19,10 @@ class Renewal:
         self._woken = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._lease: Held | None = None
+        self._lease: LeaseBase | None = None
         self._renewing = threading.Lock()
 
-    def hold(self, lease: Held, lease_for: timedelta) -> None:
+    def hold(self, lease: LeaseBase, lease_for: timedelta) -> None:
         """Renew this lease from now on instead of the previous one."""
         # A third: when one renewal fails or is late, there is time for another before the lease ends.
         before, self._interval = self._interval, lease_for.total_seconds() / 3

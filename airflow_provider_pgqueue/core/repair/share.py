@@ -14,7 +14,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer.held import Held
+from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome, LeaseLost
 from airflow_provider_pgqueue.core.message import DeadMessage
@@ -143,7 +143,7 @@ class RepairShare:
             time.sleep(min(left, _LISTENS))
 
 
-class DeadLease(Held):
+class DeadLease(LeaseBase):
     """The messages of one `lease_dead` call. What is not settled can be leased again when the lease expires."""
 
     _extension = staticmethod(verbs.extend_dead)

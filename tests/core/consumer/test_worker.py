@@ -179,7 +179,7 @@ def test_a_worker_whose_listener_gave_up_works_on_and_stops_cleanly(
         assert stopped.result(10) == {"success": 1}
 
 
-class Held:
+class Renewed:
     renewed = 0
 
     def renew(self) -> None:
@@ -188,15 +188,15 @@ class Held:
 
 def test_a_lease_that_is_shorter_than_the_one_before_is_renewed_in_time() -> None:
     with closing(Renewal()) as renewal:
-        renewal.hold(Held(), timedelta(hours=1))
-        shorter = Held()
+        renewal.hold(Renewed(), timedelta(hours=1))
+        shorter = Renewed()
         renewal.hold(shorter, timedelta(milliseconds=30))
         until(lambda: shorter.renewed > 1, timeout=20.0)
 
 
 def test_after_a_rest_a_renewal_renews_the_next_lease_and_not_the_one_before() -> None:
     with closing(Renewal()) as renewal:
-        first, second = Held(), Held()
+        first, second = Renewed(), Renewed()
         renewal.hold(first, timedelta(milliseconds=30))
         until(lambda: first.renewed, timeout=20.0)
         renewal.rest()

@@ -26,7 +26,6 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.connection import JSONB, read_any_json
-from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.loop import Loop
 from tests.core.consumer.test_wind_up import left, results
 from tests.waiting import heard
@@ -193,14 +192,14 @@ def test_the_next_of_a_group_notifies_unless_the_call_leases_it_itself(
 
 def test_a_queue_with_max_leased_is_leased_from_in_a_call_of_its_own(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_leased=2), list(range(5))))
-    assert not Intake(conn, "orders").can_exchange
+    assert not Loop(consumer(), conn).can_exchange
     assert consumer(batch_size=5).drain(conn) == {"success": 5}
 
 
 def test_in_the_callers_transaction_an_error_undoes_no_outcome(connect: Connect, queue: Queue) -> None:
     conn = connect(autocommit=False)
     run(conn, verbs.publish_batch(queue("orders"), list(range(3))))
-    assert not Intake(conn, "orders").can_exchange
+    assert not Loop(consumer(), conn).can_exchange
     assert consumer().drain(conn) == {"success": 3}
     conn.rollback()
     assert left(conn) == []
@@ -227,7 +226,7 @@ def test_a_message_reads_as_the_verb_reads_it(conn: Connection, queue: Queue) ->
     read_any_json(conn)
     options: Any = {"headers": {"h": ["x"]}, "topics": ["a.b"], "group_keys": ["g"]}
     run(conn, verbs.publish_batch(queue("orders"), [{"a": 1.5}], **options))
-    (one,) = Intake(conn, "orders", handled_by="me").lease(1)
+    (one,) = Loop(consumer(handled_by="me"), conn).lease(1)
     run(conn, verbs.release(one.lock_token, [one.id], count_attempt=False))
     (two,) = run(conn, verbs.lease("orders"))
     shown = [name for name in Message.__slots__ if name not in ("lock_token", "lock_expires_at")]

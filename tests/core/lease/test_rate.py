@@ -17,7 +17,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.client import Statement
-from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.consumer.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.message import ReadyQueue
 from airflow_provider_pgqueue.core.worker import Worker

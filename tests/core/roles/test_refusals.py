@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_pgqueue.core import Consumer, PermissionDenied, Repair, migrate, run, verbs
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import check_version
-from airflow_provider_pgqueue.core.consumer.intake import NEEDED
+from airflow_provider_pgqueue.core.consumer.loop import NEEDED
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.installation import leave_out_roles
 from airflow_provider_pgqueue.core.verbs import Statement

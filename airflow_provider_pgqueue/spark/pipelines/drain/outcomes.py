@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from airflow_provider_pgqueue.core.consumer.held import Outcomes
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.json_text import JsonText
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Outcomes, Rejected, Retry, Success
 
 log = logging.getLogger(__name__)
 

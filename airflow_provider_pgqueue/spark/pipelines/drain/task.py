@@ -19,11 +19,10 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.consumer.batch import Settler
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
-from airflow_provider_pgqueue.core.consumer.held import Held
-from airflow_provider_pgqueue.core.consumer.portion import Portion, in_portions
+from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase
+from airflow_provider_pgqueue.core.consumer.portion import Portion, tenths
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
@@ -35,7 +34,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, outcome_of, unfinished
+from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, concerns_message, outcome_of, unfinished
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.connection import Database, has_no_room
 from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
@@ -159,7 +158,6 @@ class Consuming:
         self, share: Share, conn: psycopg.Connection[Any], handled_by: str, counts: Counter[str], stack: ExitStack
     ) -> None:
         policy = run(conn, verbs.lease_policy(share.queue))
-        limit = policy.handler_timeout
         self._share = share
         self._conn = conn
         self._handled_by = handled_by
@@ -167,7 +165,7 @@ class Consuming:
         self._function = load_function(share.function)
         self._lease_for = share.lease_for or policy.lease_for
         self._portion = Portion(share.batch_size)
-        self._caller = None if limit is None else stack.enter_context(Caller(limit))
+        self._caller = stack.enter_context(closing(Caller(policy.handler_timeout)))
         self._renewal = stack.enter_context(closing(Renewal()))
         self._breaker = Breaker(share.queue, share.give_up_after, proven=share.proven)
 
@@ -201,50 +199,67 @@ class Consuming:
         *_, max_attempts, lock_token = rows[0]
         attempts = {row[0]: row[_ATTEMPTS] for row in rows}
         del rows[self._portion.fit(self._conn, lock_token, attempts, max_attempts) :]
-        return TableLease(self._conn, rows, lease_for=self._lease_for, handled_by=self._handled_by)
+        return TableLease(self._conn, rows, lease_for=self._lease_for, handled_by=self._handled_by, counts=self._counts)
 
     def _handle(self, lease: TableLease) -> None:
         """Call the function, and settle the outcomes of each second together, and the rest at the end."""
-        settler = Settler(lease=lease, breaker=self._breaker, counts=self._counts)
         try:
-            for piece, returned, error in in_portions(lease.table, self._call):
-                self._gather(settler, piece, returned, error)
-                settler.settle_when_due()
-            settler.settle()
+            pieces = [lease.table]
+            while pieces:
+                piece = pieces.pop()
+                pieces += self._call(lease, piece, piece["id"].to_pylist())
+                if lease.is_due():
+                    self._breaker.record_unstored(lease.settle_handled())
+            self._breaker.record_unstored(lease.settle_handled())
         except BaseException as error:
             if not isinstance(error, Exception | KeyboardInterrupt):
                 # The function ends the process: the attempt counts, or the next process would end on that message too.
                 retry = unfinished(error)
                 for id_ in lease.held_ids - lease.handled.keys():
-                    settler.gather(id_, retry)
+                    lease.gather(id_, retry)
             # An error of a call counts as an attempt, or a message that causes one would be delivered forever.
             own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
-            settler.wind_up(error, begun=() if own_mistake else lease.held_ids)
+            lease.wind_up(error, begun=() if own_mistake else lease.held_ids)
             raise
 
-    def _call(self, table: pa.Table) -> Any:
-        caller = self._caller
-        return caller.call(self._function, table, table["id"].to_pylist()) if caller else self._function(table)
-
-    def _gather(self, settler: Settler, piece: pa.Table, returned: Any, error: BaseException | None) -> None:
-        ids: list[int] = piece["id"].to_pylist()
-        if isinstance(error, TimeIsUp):
-            settler.leave(ids[0], error)
-        elif error is not None:
-            settler.gather(ids[0], outcome_of(error))
-            settler.record(ids)
+    def _call(self, lease: TableLease, piece: pa.Table, ids: list[int]) -> list[pa.Table]:
+        """Call the function, and gather the outcomes; return smaller pieces for which to call it instead."""
+        try:
+            returned = self._caller.call(self._function, piece, ids)
+        except BaseException as error:
+            if not concerns_message(error):
+                raise
+            if len(ids) > 1:
+                return tenths(piece, error)
+            self._gather_error(lease, ids[0], error)
         else:
             outcomes = outcomes_of(returned, ids)
             for id_, outcome in outcomes.items():
-                settler.gather(id_, outcome or PLAIN)
+                lease.gather(id_, outcome or PLAIN)
             self._breaker.record_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
+        return []
+
+    def _gather_error(self, lease: TableLease, id_: int, error: BaseException) -> None:
+        if isinstance(error, TimeIsUp):
+            lease.leave(id_, error.limit)
+            self._breaker.record_hanging(id_, error)
+        else:
+            outcome = outcome_of(error)
+            lease.gather(id_, outcome)
+            self._breaker.record(id_, outcome, attempts=lease.attempt(id_))
 
 
-class TableLease(Held):
-    """Leased messages as a table."""
+class TableLease(LeaseBase):
+    """A lease whose messages are a table."""
 
     def __init__(
-        self, conn: psycopg.Connection[Any], rows: list[tuple[Any, ...]], *, lease_for: timedelta, handled_by: str
+        self,
+        conn: psycopg.Connection[Any],
+        rows: list[tuple[Any, ...]],
+        *,
+        lease_for: timedelta,
+        handled_by: str,
+        counts: Counter[str],
     ) -> None:
         *self._columns, (most, *_), (token, *_) = zip(*rows, strict=True)
         ids, attempts = self._columns[0], self._columns[_ATTEMPTS]
@@ -256,6 +271,7 @@ class TableLease(Held):
             handled_by=handled_by,
             attempts=dict(zip(ids, attempts, strict=True)),
             max_attempts=most,
+            counts=counts,
         )
 
     @cached_property

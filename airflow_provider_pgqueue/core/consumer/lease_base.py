@@ -1,9 +1,10 @@
-"""The messages of a lease that a process still holds: their ids are renewed, settled with outcomes, or released."""
+"""What all leases are: the ids that are held under one token, renewed, settled with outcomes, or released."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -39,14 +40,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
-Outcomes = dict[int, Outcome | None]
-"""Outcomes by message id; None is success."""
+# Settling each message at once would cost a commit for each; settling only at the end of a lease would let a killed
+# consumer of slow messages repeat them all.
+_SETTLE_EVERY: Final = 1.0  # seconds
 
 
-class Held:
-    """The messages of one lease by their ids, until they are settled or known to be lost; see `Lease`.
+class LeaseBase:
+    """What one token holds, by its ids, until it is settled or known to be lost; a `Lease` has the messages, too.
+
+    The holder gathers outcomes in `handled`, and settles them together: about once a second, and at the end.
 
     :param attempts: by id, the attempt that this is; after the last one, `max_attempts`, a retry archives as failed.
+    :param counts: how messages with gathered outcomes ended is added here.
     """
 
     _extension = staticmethod(verbs.extend)
@@ -61,6 +66,7 @@ class Held:
         handled_by: str | None = None,
         attempts: Mapping[int, int] | None = None,
         max_attempts: int | None = None,
+        counts: Counter[str] | None = None,
     ) -> None:
         self._conn = conn
         self._token = lock_token
@@ -72,7 +78,9 @@ class Held:
         self.lost: set[int] = set()
         self.unstored: set[int] = set()
         self.handled: dict[int, Outcome] = {}
+        self.counts = Counter[str]() if counts is None else counts
         self.in_doubt = False
+        self._settled_at = time.monotonic()
         self._calling = threading.Lock()
 
     @property
@@ -102,46 +110,59 @@ class Held:
                 self._run(self._conn, statement, ())
                 self.in_doubt |= self._conn.pgconn.transaction_status in OPEN
 
-    def leave(self, id_: int, details: str) -> str:
-        """Leave a message whose call hangs to its lease, or after its last attempt archive it; return how it ends."""
+    def gather(self, id_: int, outcome: Outcome) -> None:
+        """Settle the message with this outcome, later."""
+        # Kept here, because another thread settles it if the handler hangs.
+        self.handled[id_] = outcome
+
+    def is_due(self) -> bool:
+        """Return whether the last settlement was at least a second ago."""
+        return time.monotonic() >= self._settled_at + _SETTLE_EVERY
+
+    def settle_handled(self) -> dict[int, int]:
+        """Settle the gathered outcomes and count them; return by id the attempts of those that could not be stored.
+
+        Those that were lost are logged: another consumer has them now, or another session ended them, which must not
+        end the loop.
+        """
+        self._settled_at = time.monotonic()
+        if not self.handled:
+            return {}
+        with self._calling:
+            held = {id_: outcome for id_, outcome in self.handled.items() if id_ in self._held}
+            self._settle(self._conn, held)
+        log_lost(self.lost.intersection(held))
+        counted = self._count_handled()
+        return {id_: self.attempt(id_) for id_ in sorted(self.unstored.intersection(counted))}
+
+    def leave(self, id_: int, limit: timedelta) -> None:
+        """Stop renewing the message of a call that hangs, or archive it after its last attempt."""
         if not self._is_last(id_):
             self._held.discard(id_)
-            return "timed_out"
-        end = "lock_expired"
-        statement = partial(verbs.archive, result=end, details=details, handled_by=self._handled_by)
+            self.counts["timed_out"] += 1
+            return
+        statement = partial(
+            verbs.archive,
+            result="lock_expired",
+            details=f"the call took longer than {limit}",
+            handled_by=self._handled_by,
+        )
         with suppress(LeaseLost):
             self._call(statement, [id_])
-        return "lost" if id_ in self.lost else end
+        self.counts["lost" if id_ in self.lost else "lock_expired"] += 1
 
-    def finish(self, outcomes: Mapping[int, Outcome | None]) -> None:
-        """Settle what is still held of these, and log which were lost."""
-        with self._calling:
-            held = {id_: outcome for id_, outcome in outcomes.items() if id_ in self._held}
-            self._settle(self._conn, held)
-        if lost := self.lost.intersection(held):
-            # Another consumer has the lost messages now, or another session ended them, which must not end the loop.
-            log.warning("%s; they are delivered again, unless somebody else ended them", LeaseLost(lost).problem)
-
-    def ends(self, outcomes: Mapping[int, Outcome | None]) -> Counter[str]:
-        """Return how messages that were settled with these outcomes ended, as `Consumer.drain` counts it."""
-        none_lost = not self.lost
-        # Most are plain, and a call for each would take longer.
-        return Counter(
-            "success" if none_lost and outcome is PLAIN else self.end(id_, outcome) for id_, outcome in outcomes.items()
-        )
-
-    def end(self, id_: int, outcome: Outcome | None) -> str:
-        """Return how a message that was settled with this outcome ended."""
-        if id_ in self.lost:
-            return "lost"
-        return "failed" if id_ in self.unstored else end_of(outcome, last=self._is_last(id_))
-
-    def _is_last(self, id_: int) -> bool:
-        return self._max_attempts is not None and self.attempt(id_) >= self._max_attempts
-
-    def attempt(self, id_: int) -> int:
-        """Return which attempt of a message this is, as far as the holder knows it."""
-        return self._attempts.get(id_, 1)
+    def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
+        """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
+        try:
+            # Handled messages have had their effect: a later error must not deliver them again, nor must a first call
+            # that failed, for example after lock_timeout.
+            self.settle_handled()
+        except (PgQueueError, psycopg.Error) as failed:
+            # The first error matters more: SystemExit would become a lost connection, which a worker survives.
+            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
+            self._count({id_: outcome for id_, outcome in self.handled.items() if id_ not in self._held})
+        finally:
+            self.release_after(error, begun=begun)
 
     def release_after(self, error: BaseException, *, begun: Collection[int] | None = None) -> None:
         """Release what is still held because its holder raised, as an attempt; if that fails, only log a warning.
@@ -165,6 +186,33 @@ class Held:
                 kind,
                 type(failed).__name__,
             )
+
+    def end(self, id_: int, outcome: Outcome | None) -> str:
+        """Return how a message that was settled with this outcome ended."""
+        if id_ in self.lost:
+            return "lost"
+        return "failed" if id_ in self.unstored else end_of(outcome, last=self._is_last(id_))
+
+    def _is_last(self, id_: int) -> bool:
+        return self._max_attempts is not None and self.attempt(id_) >= self._max_attempts
+
+    def attempt(self, id_: int) -> int:
+        """Return which attempt of a message this is, as far as the holder knows it."""
+        return self._attempts.get(id_, 1)
+
+    def _count_handled(self) -> Mapping[int, Outcome]:
+        """Count the gathered outcomes, which are settled by now, and return them."""
+        # Cleared only now, so that an error leaves them for another try.
+        handled, self.handled = self.handled, {}
+        self._count(handled)
+        return handled
+
+    def _count(self, outcomes: Mapping[int, Outcome]) -> None:
+        none_lost = not self.lost
+        # Most are plain, and a call for each would take longer.
+        self.counts.update(
+            "success" if none_lost and outcome is PLAIN else self.end(id_, outcome) for id_, outcome in outcomes.items()
+        )
 
     def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None]) -> None:
         """Settle messages; `lost` has those that were lost, and `unstored` those whose outcome was replaced."""
@@ -245,6 +293,12 @@ class Held:
         if self._token is None:
             raise ValueError("this lease holds no messages")
         return self._token
+
+
+def log_lost(ids: Collection[int]) -> None:
+    """Log that the lease of these messages had ended."""
+    if ids:
+        log.warning("%s; they are delivered again, unless somebody else ended them", LeaseLost(ids).problem)
 
 
 def _uncounted(token: UUID, ids: Collection[int]) -> Statement[list[int]]:
