@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.core.query import query, sql_folder
 
 _REFUSED: Final = re.compile(r"permission denied for (function|view|table|schema) (\w+)")
 _MAY_CALL: Final = re.compile(
-    r"^COMMENT ON FUNCTION messages\.(\w+)\(.*?^    ' \[(?:for: )?([a-z, ]+)\]';$", re.MULTILINE | re.DOTALL
+    r"^COMMENT ON FUNCTION messages\.(\w+).*?^    ' \[(?:for: )?([a-z, ]+)\]';$", re.MULTILINE | re.DOTALL
 )
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 # The roles with the fewest privileges come first.

@@ -54,7 +54,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', grant_queue.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.grant_queue(text, text, text) IS
+COMMENT ON FUNCTION messages.grant_queue IS
     'Lets a role and its members publish to, consume from or observe one queue. From then on it reaches only the queues granted to it, as a member of messages_limited. True if the grant is new. PQ001: unknown queue; PQ004: bad role or privilege; 42501: the owner of the schema may not grant the group roles; PQ016: another transaction is changing it, or grants another queue, for more than three seconds.'
     ' [for: admin]';
 
@@ -77,7 +77,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', revoke_queue.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.revoke_queue(text, text, text) IS
+COMMENT ON FUNCTION messages.revoke_queue IS
     'Revokes what grant_queue granted (privilege NULL: everything on the queue) and returns how many grants there were. The role stays limited. PQ004: no such role; PQ016: another transaction is changing it for more than three seconds.'
     ' [for: admin]';
 
@@ -89,7 +89,7 @@ AS $$
       FROM messages.queue_grant g JOIN pg_roles r ON r.oid = g.grantee
      ORDER BY 1, 2, 3
 $$;
-COMMENT ON FUNCTION messages.queue_grants() IS 'The privileges that grant_queue granted.'
+COMMENT ON FUNCTION messages.queue_grants IS 'The privileges that grant_queue granted.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.granted_queues(privilege text DEFAULT 'observe') RETURNS SETOF text
@@ -100,7 +100,7 @@ AS $$
        AND pg_has_role(session_user, g.grantee, 'MEMBER')
      ORDER BY 1
 $$;
-COMMENT ON FUNCTION messages.granted_queues(text) IS
+COMMENT ON FUNCTION messages.granted_queues IS
     'The queues that were granted to this login for publish, consume or observe. It reaches only these if session_is_limited().'
     ' [for: publisher, consumer, observer, maintenance]';
 
@@ -113,7 +113,7 @@ BEGIN
     RETURN coalesce(pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER'), false)
        AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE;
 END $$;
-COMMENT ON FUNCTION messages.session_is_limited() IS
+COMMENT ON FUNCTION messages.session_is_limited IS
     'True if this login reaches only the queues granted to it: a member of messages_limited and not of messages_admin.'
     ' [for: publisher, consumer, observer, maintenance]';
 
@@ -139,7 +139,7 @@ BEGIN
                                 left(check_access.queue_name, 100), session_user, check_access.privilege);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_access(text, text) IS
+COMMENT ON FUNCTION messages.check_access IS
     'Raises 42501 if this login is limited and the queue was not granted to it.'
     ' [internal]';
 
@@ -156,7 +156,7 @@ BEGIN
     END IF;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION messages.find_role(text) IS 'The role with this name. PQ004: there is none.'
+COMMENT ON FUNCTION messages.find_role IS 'The role with this name. PQ004: there is none.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.reads_all_bodies(role oid) RETURNS boolean
@@ -167,7 +167,7 @@ AS $$
         OR coalesce(pg_has_role(role, to_regrole('messages_reader'), 'MEMBER'), false)
         OR coalesce(pg_has_role(role, to_regrole('messages_raw'), 'MEMBER'), false)
 $$;
-COMMENT ON FUNCTION messages.reads_all_bodies(oid) IS
+COMMENT ON FUNCTION messages.reads_all_bodies IS
     'True if a role may read the tables of the messages, whatever queues were granted to it.'
     ' [internal]';
 
@@ -184,7 +184,7 @@ BEGIN
         EXECUTE format('REVOKE ALL ON %s FROM %s', keep_private.relation, grantee);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.keep_private(regclass) IS
+COMMENT ON FUNCTION messages.keep_private IS
     'Revokes the privileges that default privileges gave to others when this table or sequence was made.'
     ' [internal]';
 
@@ -256,6 +256,6 @@ AS $$
      GROUP BY holder, o.onwards, o.privileges, e.kind
      ORDER BY 1, 2
 $$;
-COMMENT ON FUNCTION messages.extra_grants() IS
+COMMENT ON FUNCTION messages.extra_grants IS
     'Privileges that no admin can have intended: of a role outside of the groups, of a group beyond its list, and from default privileges. Returns the role, the statement that revokes them, the privileges and the objects.'
     ' [internal]';

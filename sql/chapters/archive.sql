@@ -42,7 +42,7 @@ AS $$
                           WHERE m.id IS NULL AND a.id = e.last_id AND (r.everything OR a.queue_name = ANY (r.queue_names)) LIMIT 1) a ON true
      ORDER BY e.id
 $$;
-COMMENT ON FUNCTION messages.message_outcomes(bigint[], boolean, boolean) IS
+COMMENT ON FUNCTION messages.message_outcomes IS
     'What became of messages, by id: result is NULL while a message is not finished, and unknown if there is none that this login may observe. With follow_requeues, last_id is the latest message that repeats it, and a dead message is not finished while it is open. failure is the class of the error; output, only on demand, is what the handler returned.'
     ' [for: consumer, observer]';
 
@@ -78,7 +78,7 @@ BEGIN
        AND (outcome_counts.queue_name IS NULL OR found.queue_name = outcome_counts.queue_name)
      GROUP BY found.result;
 END $$;
-COMMENT ON FUNCTION messages.outcome_counts(bigint[], text, text, boolean) IS
+COMMENT ON FUNCTION messages.outcome_counts IS
     'How many of these messages ended with each result, by ids, or by reference and queue: result is NULL for those that are not finished, and unknown for ids that this login may not observe or that do not exist. By reference, a message that was requeued counts as the one that repeats it. follow_requeues as in message_outcomes. PQ001: unknown queue.'
     ' [for: consumer, observer]';
 
@@ -218,7 +218,7 @@ BEGIN
       USING moment, names, search_messages.reference, search_messages.after_place, search_messages.fingerprint, search_messages.since,
             search_messages.until, search_messages.max_messages, reach.bodies, reach.body_queues, search_messages.message_id, search_messages.after_id;
 END $$;
-COMMENT ON FUNCTION messages.search_messages(text, text, text, text, timestamptz, timestamptz, integer, bigint, bigint, timestamptz) IS
+COMMENT ON FUNCTION messages.search_messages IS
     'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (and open) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it reads the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: observer]';
 
@@ -245,7 +245,7 @@ AS $$
                   WHERE r.number > coalesce(after_removal, 0) AND (queue_names IS NULL OR r.queue_name = ANY (queue_names))) gone
       LEFT JOIN holder ON true
 $$;
-COMMENT ON FUNCTION messages.archive_log_end(bigint, text[]) IS
+COMMENT ON FUNCTION messages.archive_log_end IS
     'Where the archive as a log ends now: all transactions before the horizon have ended, so everything that they archived can be read, and nothing can appear before it later. Also returns the cluster and database, the number of the last removal of messages, what the removals after after_removal took from these queues (before which place, and archived until when), and the transaction that holds the horizon back.'
     ' [for: reader]';
 
@@ -296,7 +296,7 @@ BEGIN
         RETURN NEXT;
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.split_archive_log(bigint, bigint, integer, integer, text[]) IS
+COMMENT ON FUNCTION messages.split_archive_log IS
     'Splits a range of the archive as a log into steps of whole transactions, of up to max_messages of these queues each (more only if one transaction archived more). A step is given by the transaction before which it ends; the last one ends where the range does, and an empty range has none. PQ004: bad argument.'
     ' [for: reader]';
 
@@ -325,7 +325,7 @@ BEGIN
         PERFORM pg_notify('dead_message', min(e.id)::text) FROM unnest(dead) e GROUP BY e.queue_name;
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.record_dead(messages.ended_message[]) IS
+COMMENT ON FUNCTION messages.record_dead IS
     'Puts dead messages on the work list, logs a WARNING for each, lets the ready messages of a group that one blocks wait in it again, and sends NOTIFY dead_message with the first archive id of each queue.'
     ' [internal]';
 
@@ -338,7 +338,7 @@ AS $$
         left(coalesce(failure ->> 'cause', failure ->> 'message', details, ''), 2000) COLLATE "C",
         '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g'))
 $$;
-COMMENT ON FUNCTION messages.error_pattern(text, jsonb) IS
+COMMENT ON FUNCTION messages.error_pattern IS
     'What is the same in the texts of errors with one cause, with # for numbers and ids and ? for quotations. A cause in failure counts instead of the message.'
     ' [internal]';
 
@@ -347,6 +347,6 @@ LANGUAGE sql IMMUTABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT left(md5(result || ' ' || coalesce(failure ->> 'error', '') || ' ' || messages.error_pattern(details, failure)), 12)
 $$;
-COMMENT ON FUNCTION messages.fingerprint(text, text, jsonb) IS
+COMMENT ON FUNCTION messages.fingerprint IS
     'Twelve characters that are the same for dead messages whose result, error and error message are equal apart from numbers, ids and quoted texts. A cause in failure counts instead of the message.'
     ' [internal]';

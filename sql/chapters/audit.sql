@@ -22,7 +22,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('request %s', act_for.request), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.act_for(text, uuid) IS
+COMMENT ON FUNCTION messages.act_for IS
     'Names the user for whom the rest of this transaction acts: the audit records that name next to the login. It is as trustworthy as the caller. Returns false if a transaction with this request was committed before, in the last 30 days: then there is nothing to do. PQ004: no name; PQ016: the same request is under way for more than three seconds.'
     ' [for: publisher, consumer]';
 
@@ -51,7 +51,7 @@ BEGIN
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      ORDER BY a.at DESC, a.audit_id DESC LIMIT audit_log.max_entries;
 END $$;
-COMMENT ON FUNCTION messages.audit_log(text, timestamptz, timestamptz, integer, text, text) IS
+COMMENT ON FUNCTION messages.audit_log IS
     'What was done to the queues by hand, newest first: of one queue, or of those that this login may observe; by one user, whether named or the login itself, and of one verb, if they are given. A queue that does not exist is no error: the entries of those that were dropped stay. PQ004: max_entries out of range.'
     ' [for: observer]';
 
@@ -64,7 +64,7 @@ AS $$
            CASE WHEN jsonb_array_length(given -> 'ids') > 20 THEN given - 'ids' ELSE given END, record_audit.affected
       FROM jsonb_strip_nulls(record_audit.arguments) AS given
 $$;
-COMMENT ON FUNCTION messages.record_audit(text, text, jsonb, bigint) IS
+COMMENT ON FUNCTION messages.record_audit IS
     'Writes an entry of the audit for this login, in its transaction; leaves out arguments that are NULL, and more than twenty ids.'
     ' [internal]';
 
@@ -77,7 +77,7 @@ BEGIN
     PERFORM messages.record_audit('publish_test', publish_test.queue_name, jsonb_build_object('reference', publish_test.reference), 1);
     RETURN id;
 END $$;
-COMMENT ON FUNCTION messages.publish_test(text, jsonb, text) IS
+COMMENT ON FUNCTION messages.publish_test IS
     'Publishes one message by hand and returns its id. The audit gets an entry, without the body. Errors as in publish.'
     ' [for: publisher]';
 
@@ -120,7 +120,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a lease of queue %L', release_messages.queue_name), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.release_messages(text, bigint[], text) IS
+COMMENT ON FUNCTION messages.release_messages IS
     'Ends leases of a queue, of these messages or of this holder, and returns the ids of the messages that were leased; the attempt counts, because a message may be why its consumer is gone. The leases of a holder are those whose locked_by is holder, or begins with holder and a slash; to find them, it reads the whole queue. A consumer that still works under such a lease has lost it. The audit gets an entry. PQ001: unknown queue; PQ004: neither ids nor holder, or more than 10000 ids; PQ016: a transaction that extends or ends one of these leases stays open for more than three seconds.'
     ' [for: consumer]';
 
@@ -152,7 +152,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of queue %L', cancel.queue_name), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.cancel(text, bigint[], text) IS
+COMMENT ON FUNCTION messages.cancel IS
     'Archives messages of a queue as cancelled, whether they wait or are leased, and returns the ids; an id that is missing was finished already. A consumer that works on one has lost its lease, and finds out when it extends the lease or archives the message. A cancelled message is not dead: no notification is sent to dead_message, and the next message of its group follows. Its dedup key can be used again. The audit gets an entry. PQ001: unknown queue; PQ004: more than 10000 ids; PQ016: a transaction that took one of these messages, or publishes under its dedup key, stays open for more than three seconds.'
     ' [for: consumer]';
 
@@ -205,7 +205,7 @@ BEGIN
       FROM held h FULL JOIN done d ON d.handled_by = h.locked_by AND d.name = h.name
      ORDER BY 3 DESC, 6 DESC, 1, 2;
 END $$;
-COMMENT ON FUNCTION messages.workers(text, interval) IS
+COMMENT ON FUNCTION messages.workers IS
     'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Reads the 10,000 leases of a queue that end first, at fewer where there are many queues, or where others expire sooner. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.'
     ' [for: consumer, observer]';
 
@@ -234,6 +234,6 @@ BEGIN
          LIMIT 1) m
      GROUP BY n.name;
 END $$;
-COMMENT ON FUNCTION messages.oldest_leases() IS
+COMMENT ON FUNCTION messages.oldest_leases IS
     'When the longest-held lease of each queue was taken, of the queues that have one and that this login may observe. Reads the 10,000 timers of a queue that end first, at fewer where there are many queues.'
     ' [internal]';

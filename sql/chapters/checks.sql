@@ -52,7 +52,7 @@ BEGIN
     PERFORM messages.check_length('group_key', key, 1, 255) FROM unnest(check_batch.group_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
     PERFORM messages.check_length('dedup_key', key, 1, 255) FROM unnest(check_batch.dedup_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
 END $$;
-COMMENT ON FUNCTION messages.check_batch(text, jsonb, text[], text[], text[], text[]) IS
+COMMENT ON FUNCTION messages.check_batch IS
     'Raises PQ004 for a batch that cannot be published.'
     ' [internal]';
 
@@ -70,7 +70,7 @@ BEGIN
             USING ERRCODE = 'PQ005', HINT = 'Move into the body what does not describe the message.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_headers(jsonb) IS
+COMMENT ON FUNCTION messages.check_headers IS
     'Raises PQ004 for headers that are not an object, PQ005 for more than 64 kB, as a jsonb value or as its text; NULL means not given.'
     ' [internal]';
 
@@ -84,7 +84,7 @@ BEGIN
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
     RETURN 2147483647;                     -- no client could read it
 END $$;
-COMMENT ON FUNCTION messages.json_bytes(jsonb) IS
+COMMENT ON FUNCTION messages.json_bytes IS
     'The size of a jsonb value in bytes, or of its text if that is longer; 2,147,483,647 if the text is longer than a text can be.'
     ' [internal]';
 
@@ -99,7 +99,7 @@ BEGIN
     END IF;
     RETURN reference;
 END $$;
-COMMENT ON FUNCTION messages.check_reference(text) IS 'Returns a reference, or raises PQ004 if it is too long; NULL means not given.'
+COMMENT ON FUNCTION messages.check_reference IS 'Returns a reference, or raises PQ004 if it is too long; NULL means not given.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_no_dedup(keys text, dedup_window interval, on_conflict text) RETURNS void
@@ -112,7 +112,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'It says what becomes of a repeated key: give both, or neither.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_no_dedup(text, interval, text) IS
+COMMENT ON FUNCTION messages.check_no_dedup IS
     'Raises PQ004 for an argument that has no effect without dedup keys.'
     ' [internal]';
 
@@ -122,7 +122,7 @@ AS $$
 BEGIN
     PERFORM messages.check_choice('result', result, '{success,failed,rejected,lock_expired,expired,cancelled}', required => true);
 END $$;
-COMMENT ON FUNCTION messages.check_result(text) IS 'Raises PQ004 for a result that no message can have.'
+COMMENT ON FUNCTION messages.check_result IS 'Raises PQ004 for a result that no message can have.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_number(name text, value bigint, at_least bigint, at_most bigint, required boolean DEFAULT false) RETURNS void
@@ -134,7 +134,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = format('Give a whole number from %s to %s.', at_least, at_most);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_number(text, bigint, bigint, bigint, boolean) IS
+COMMENT ON FUNCTION messages.check_number IS
     'Raises PQ004 for a number out of range; NULL means not given, unless it is required.'
     ' [internal]';
 
@@ -156,7 +156,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = format('Give a duration from %s to %s.', at_least, at_most);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_duration(text, interval, interval, interval, boolean) IS
+COMMENT ON FUNCTION messages.check_duration IS
     'Raises PQ004 for a duration that leads to a time out of range, in months of any length; NULL means not given, unless it is required.'
     ' [internal]';
 
@@ -170,7 +170,7 @@ BEGIN
             HINT = format(CASE at_least WHEN 0 THEN 'Give at most %2$s characters.' ELSE 'Give a text of %1$s to %2$s characters.' END, at_least, at_most);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_length(text, text, integer, integer, boolean) IS
+COMMENT ON FUNCTION messages.check_length IS
     'Raises PQ004 for a text that is too short or too long; NULL means not given, unless it is required.'
     ' [internal]';
 
@@ -183,7 +183,7 @@ BEGIN
             HINT = format('Give %s or %s.', array_to_string(trim_array(choices, 1), ', '), choices[cardinality(choices)]);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_choice(text, text, text[], boolean) IS
+COMMENT ON FUNCTION messages.check_choice IS
     'Raises PQ004 for a text that is none of these; NULL means not given, unless it is required.'
     ' [internal]';
 
@@ -197,7 +197,7 @@ BEGIN
                   HINT = 'Nothing was changed. Call it under BEGIN ISOLATION LEVEL READ COMMITTED, so that it sees what was committed while it waited for its lock.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_read_committed() IS
+COMMENT ON FUNCTION messages.check_read_committed IS
     'Raises PQ004 in a transaction that does not see what was committed after its first statement.'
     ' [internal]';
 
@@ -216,7 +216,7 @@ BEGIN
     END LOOP;
     PERFORM messages.raise_in_use(relation::text);
 END $$;
-COMMENT ON FUNCTION messages.lock_briefly(regclass, text) IS
+COMMENT ON FUNCTION messages.lock_briefly IS
     'Locks a table and its partitions until the commit. Waits a tenth of a second, gives way, and tries again, for about seven seconds. PQ016: it was in use each time.'
     ' [internal]';
 
@@ -229,7 +229,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', lock_queue.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.lock_queue(text) IS
+COMMENT ON FUNCTION messages.lock_queue IS
     'Lets one transaction at a time count what a queue allows and take it, until its commit. PQ016: another transaction held it for three seconds.'
     ' [internal]';
 
@@ -241,7 +241,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(relation::text);
 END $$;
-COMMENT ON FUNCTION messages.lock_row(regclass) IS
+COMMENT ON FUNCTION messages.lock_row IS
     'Locks the one row of a table until the commit. PQ016: another transaction held it for three seconds.'
     ' [internal]';
 
@@ -256,7 +256,7 @@ BEGIN
     RAISE EXCEPTION '% is in use', what USING ERRCODE = 'PQ016',
         HINT = 'Nothing was changed. Try again when no long transaction uses it: SELECT pid, application_name, xact_start FROM pg_stat_activity WHERE xact_start < now() - interval ''1 s'' ORDER BY 3; SELECT * FROM pg_prepared_xacts';
 END $$;
-COMMENT ON FUNCTION messages.raise_in_use(text, text) IS
+COMMENT ON FUNCTION messages.raise_in_use IS
     'Raises PQ016 for a lock that other transactions held for too long; with the SQLSTATE of a deadlock, for a lock of a transaction that waits for this one.'
     ' [internal]';
 
@@ -271,7 +271,7 @@ BEGIN
             USING ERRCODE = 'PQ018', HINT = format('Nothing was changed. Set max_locks_per_transaction = %s, restart the server, and repeat it.', wanted);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_lock_room(text, bigint) IS
+COMMENT ON FUNCTION messages.check_lock_room IS
     'Raises PQ018, with the number to set, before a step that takes more than a thousand locks, and more than half of what the server has room for.'
     ' [internal]';
 
@@ -282,6 +282,6 @@ AS $$
                 THEN (ceil(4.0 * locks / sessions / 64) * 64)::integer END
       FROM (SELECT current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint AS sessions) room
 $$;
-COMMENT ON FUNCTION messages.max_locks_for(bigint) IS
+COMMENT ON FUNCTION messages.max_locks_for IS
     'To what max_locks_per_transaction should be set for a transaction that takes so many locks: they then take a quarter of what the server has room for. NULL while they take no more than half, because all sessions share it.'
     ' [internal]';

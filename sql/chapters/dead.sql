@@ -84,7 +84,7 @@ BEGIN
         EXIT WHEN missing = passed;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text[], bigint[], integer, text, text, jsonb, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION messages.lease_dead IS
     'Leases open dead messages under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. NULL stands for any, but without a queue_name it takes ids, fingerprints or a reference. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: consumer]';
 
@@ -101,7 +101,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give some of failed, rejected, lock_expired, expired.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_dead_lease(text, text[], integer) IS
+COMMENT ON FUNCTION messages.check_dead_lease IS
     'Raises 42501, PQ001 or PQ004 for a bad choice of dead messages.'
     ' [internal]';
 
@@ -118,7 +118,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
-COMMENT ON FUNCTION messages.extend_dead(uuid, bigint[], interval) IS
+COMMENT ON FUNCTION messages.extend_dead IS
     'Makes leases of dead messages end lease_for from now, and returns the ids; an id that is missing was lost. PQ004: bad duration; PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
@@ -134,7 +134,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
-COMMENT ON FUNCTION messages.release_dead(uuid, bigint[]) IS
+COMMENT ON FUNCTION messages.release_dead IS
     'Gives leased dead messages back, still open, and returns the ids; an id that is missing was lost. PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
@@ -174,7 +174,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
-COMMENT ON FUNCTION messages.requeue(uuid, bigint[], jsonb, interval, text) IS
+COMMENT ON FUNCTION messages.requeue IS
     'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or resolved_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
@@ -215,7 +215,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
-COMMENT ON FUNCTION messages.dismiss(uuid, bigint[], text, text) IS
+COMMENT ON FUNCTION messages.dismiss IS
     'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason, or bad resolved_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
@@ -258,7 +258,7 @@ BEGIN
         'topic', requeue_dead.topic, 'since', requeue_dead.since, 'until', requeue_dead.until,
         'new_bodies', (SELECT nullif(count(*), 0) FROM jsonb_object_keys(requeue_dead.messages))), done) WHERE done > 0;
 END $$;
-COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text[], bigint[], text, text, jsonb, timestamptz, timestamptz, jsonb) IS
+COMMENT ON FUNCTION messages.requeue_dead IS
     'Leases dead messages and requeues them in one call, with a new body where messages {"id": body} has one; without results, fingerprints and ids, those that ended as failed or lock_expired. Leaves out messages that have already been requeued max_requeues times. The filters and errors are those of lease_dead. The audit gets an entry for each call that requeues something, with the number of new bodies, but no body.'
     ' [for: consumer]';
 
@@ -297,7 +297,7 @@ BEGIN
         'ids', dismiss_dead.ids, 'max_requeues', dismiss_dead.max_requeues, 'reference', dismiss_dead.reference,
         'topic', dismiss_dead.topic, 'since', dismiss_dead.since, 'until', dismiss_dead.until), done) WHERE done > 0;
 END $$;
-COMMENT ON FUNCTION messages.dismiss_dead(text, text, integer, text[], text[], bigint[], text, integer, text, text, jsonb, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION messages.dismiss_dead IS
     'Leases dead messages and dismisses them in one call, and returns their ids. The filters and errors are those of lease_dead and dismiss. The audit gets an entry for each call that dismisses something.'
     ' [for: consumer]';
 
@@ -343,7 +343,7 @@ BEGIN
                AND (dead_ids.headers IS NULL OR a.headers @> dead_ids.headers)))
      ORDER BY d.archived_at, d.id LIMIT dead_ids.max_messages;
 END $$;
-COMMENT ON FUNCTION messages.dead_ids(text, text[], text[], integer, integer, bigint[], text, text, jsonb, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION messages.dead_ids IS
     'The ids of open dead messages, oldest first, including leased ones; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: consumer]';
 
@@ -368,7 +368,7 @@ AS $$
              GROUP BY d.queue_name, d.result, d.fingerprint) c
      GROUP BY c.queue_name, c.result
 $$;
-COMMENT ON FUNCTION messages.dead_queues(text[]) IS
+COMMENT ON FUNCTION messages.dead_queues IS
     'The queues with open dead messages that are not leased, by result; causes has the fingerprints of each with the newest id, the most frequent first, at most a thousand. Unknown names are left out.'
     ' [for: consumer, observer]';
 
@@ -397,7 +397,7 @@ BEGIN
         PERFORM messages.check_queue(dead_causes.queue_name, 'observe');
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.dead_causes(text) IS
+COMMENT ON FUNCTION messages.dead_causes IS
     'Open dead messages, by queue, result and fingerprint, with the class of the newest error as an example, or its text if this login may read the bodies. PQ001: unknown queue, with no dead message.'
     ' [for: consumer, observer]';
 
@@ -483,7 +483,7 @@ BEGIN
         PERFORM messages.check_queue(dead_trend.queue_name, 'observe');
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.dead_trend(text, timestamptz, timestamptz, interval, integer) IS
+COMMENT ON FUNCTION messages.dead_trend IS
     'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many are open now (counted up to 10000), when the cause was first and last seen, to the minute, the class and text of its errors with # for numbers and ? for quotations (only the class, unless this login may read the bodies), and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.'
     ' [for: consumer, observer]';
 
@@ -517,7 +517,7 @@ BEGIN
              WHERE f.message_id = c.newest_id AND f.fingerprint = c.fingerprint ORDER BY f.attempt DESC LIMIT 1)
       FROM cause c ORDER BY c.waiting DESC, c.fingerprint;
 END $$;
-COMMENT ON FUNCTION messages.retried_causes(text, timestamptz, integer) IS
+COMMENT ON FUNCTION messages.retried_causes IS
     'Why attempts of messages failed that are not finished yet, since a day ago: how many messages wait, how many of their attempts failed, and the class of the newest error, or its text if this login may read the bodies. Looks at the newest 100,000 failed attempts of each queue. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: consumer, observer]';
 
@@ -530,7 +530,7 @@ AS $$
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
 $$;
-COMMENT ON FUNCTION messages.resolutions(bigint[]) IS
+COMMENT ON FUNCTION messages.resolutions IS
     'The resolutions of dead messages, and who resolved them; a message whose id is missing is still open.'
     ' [for: consumer]';
 
@@ -543,7 +543,7 @@ AS $$
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
 $$;
-COMMENT ON FUNCTION messages.count_resolutions(text) IS
+COMMENT ON FUNCTION messages.count_resolutions IS
     'How many dead messages were requeued and dismissed under this resolved_by.'
     ' [for: consumer]';
 
@@ -566,6 +566,6 @@ AS $$
              ORDER BY a.resolved_at, a.id LIMIT requeued_results.max_messages) first
       LEFT JOIN messages.archive_rows again ON again.id = first.requeued_as
 $$;
-COMMENT ON FUNCTION messages.requeued_results(text, integer) IS
+COMMENT ON FUNCTION messages.requeued_results IS
     'What became of the first max_messages that were requeued under this resolved_by: how many there are, how many of them are finished, and how many died again. PQ004: a negative number.'
     ' [for: consumer]';

@@ -86,7 +86,7 @@ BEGIN
         RETURN NEXT opened;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text) IS
+COMMENT ON FUNCTION messages.dispatch_messages IS
     'Leases messages for runs of a DAG, at most batch_size for each, records a dispatch for each run, and returns the dispatches; the caller starts the runs. At most max_open of a queue and DAG are open at once, whoever dispatches. The run is the locked_by of its messages. The lease lasts lease_for from the last time that anybody saw the run alive. With group_by topic or reference, all messages of a run have the same. on_failure says what a failed run does to its messages: retry after the back-off until their last attempt, or fail. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: somebody else dispatches from this queue for more than three seconds.'
     ' [for: consumer]';
 
@@ -105,7 +105,7 @@ BEGIN
        AND ((SELECT r.everything FROM messages.session_reach r) OR d.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      ORDER BY d.dispatch_id;
 END $$;
-COMMENT ON FUNCTION messages.open_dispatches(text, text) IS
+COMMENT ON FUNCTION messages.open_dispatches IS
     'The dispatches whose run has not ended as far as the queue knows, oldest first; of one queue or DAG, or of all that this login may see. PQ001: unknown queue.'
     ' [for: consumer]';
 
@@ -123,7 +123,7 @@ BEGIN
            FOR UPDATE SKIP LOCKED);
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION messages.start_dispatch(bigint) IS
+COMMENT ON FUNCTION messages.start_dispatch IS
     'Records that the run of a dispatch exists: if it is gone later, somebody deleted it. Returns whether that was not recorded before. Records nothing, without waiting, while another transaction is changing the dispatch.'
     ' [for: consumer]';
 
@@ -151,7 +151,7 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.extend_dispatches(bigint[]) IS
+COMMENT ON FUNCTION messages.extend_dispatches IS
     'Records that the runs of these dispatches are queued or running, or about to be started, and renews their leases; returns the dispatches that still hold a message. Waits for nobody: a message that another transaction is changing is left to the next call.'
     ' [for: consumer]';
 
@@ -167,7 +167,7 @@ BEGIN
        AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume')))
      ORDER BY d.dispatch_id;
 END $$;
-COMMENT ON FUNCTION messages.overdue_dispatches(bigint[]) IS
+COMMENT ON FUNCTION messages.overdue_dispatches IS
     'The open dispatches among these that nobody has renewed for as long as their lease lasts: other consumers may have their messages.'
     ' [for: consumer]';
 
@@ -188,7 +188,7 @@ BEGIN
        AND (SELECT count(*) FROM jsonb_object_keys(d.failures)) < 20;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION messages.record_task_failure(text, text, text, jsonb) IS
+COMMENT ON FUNCTION messages.record_task_failure IS
     'Records the error with which a task of a run failed for good, an object with error, message and traceback, which end_dispatch gives to the messages of the run. Returns false if the run has no open dispatch, or if twenty of its tasks have failed before. PQ004: a failure that is not an object, or too large; PQ016: another transaction is changing the dispatch.'
     ' [for: consumer]';
 
@@ -252,7 +252,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of run %L', left(end_dispatch.run_id, 250)), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text, text[]) IS
+COMMENT ON FUNCTION messages.end_dispatch IS
     'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says, and its cause is the DAG, failed_tasks and the class of the error that record_task_failure recorded of the first of them; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. PQ004: bad result; PQ016: another transaction is ending it, or has one of its messages, for more than three seconds.'
     ' [for: consumer]';
 
@@ -307,7 +307,7 @@ BEGIN
             USING ERRCODE = 'PQ017', HINT = 'Nothing is left for this run to do: mark it as a success. To do the work once more, publish the message again.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.dispatched_messages(text, text) IS
+COMMENT ON FUNCTION messages.dispatched_messages IS
     'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. Leaves out what another run has finished, what was cancelled, and what was requeued. PQ017: the run has no dispatch, or none of its messages any more, because another has or finished them; PQ016: another transaction is changing its dispatch, or has one of the messages, for more than three seconds.'
     ' [for: consumer]';
 
@@ -325,7 +325,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('the dispatch of run %L of %L', left(lock_dispatch.run_id, 250), left(lock_dispatch.dag_id, 250)), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.lock_dispatch(text, text) IS
+COMMENT ON FUNCTION messages.lock_dispatch IS
     'Locks the dispatch of a run until the commit, and returns it; returns no row if this login may see none. PQ016: another transaction held it for three seconds, or waits for this one.'
     ' [internal]';
 
@@ -365,6 +365,6 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of run %L', dispatch.run_id), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.reopen_dispatch(messages.dispatch) IS
+COMMENT ON FUNCTION messages.reopen_dispatch IS
     'Opens the dispatch of a run that was cleared again, if its messages wait for another attempt or are dead, and returns it. Leases them whatever the max_leased of the queue. PQ016: another transaction has one of them for more than three seconds; PQ017: another run has them.'
     ' [internal]';

@@ -60,7 +60,7 @@ BEGIN
     SELECT a.queue_name, a.expires_at, NULL, array_agg(a.id) FROM arrived a WHERE a.expires_at IS NOT NULL GROUP BY 1, 2;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION messages.message_published() IS
+COMMENT ON FUNCTION messages.message_published IS
     'Trigger of messages.message. Checks what plain SQL inserted as publish does, sets timers, gives the messages their turns where keys take turns, and sends one NOTIFY new_message per queue and priority, with the first id.'
     ' [internal]';
 
@@ -110,7 +110,7 @@ BEGIN
      WHERE a.expires_at IS NOT NULL AND a.expires_at IS DISTINCT FROM b.expires_at GROUP BY a.queue_name, a.expires_at;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION messages.message_changed() IS
+COMMENT ON FUNCTION messages.message_changed IS
     'Trigger of messages.message. Checks an UPDATE by plain SQL as message_published() checks an INSERT. Where it locked messages or changed when they expire, sets the timer, and makes the token of an old lease worthless.'
     ' [internal]';
 
@@ -147,7 +147,7 @@ BEGIN
     END LOOP;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION messages.message_archived() IS
+COMMENT ON FUNCTION messages.message_archived IS
     'Trigger of messages.message_archive. Checks what plain SQL inserted, and does what follows an archive.'
     ' [internal]';
 
@@ -161,7 +161,7 @@ BEGIN
             USING ERRCODE = 'check_violation', HINT = 'Give times before the year 10000, and those that are to come since 1970.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_times(timestamptz[], timestamptz[]) IS 'Raises 23514 for times that plain SQL may not write.'
+COMMENT ON FUNCTION messages.check_times IS 'Raises 23514 for times that plain SQL may not write.'
     ' [internal]';
 
 -- The triggers of the two doors are made once and never replaced: replacing a trigger locks out all users of the table.
@@ -198,7 +198,7 @@ BEGIN
         PERFORM pg_notify('new_message', notify_for.id::text);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.notify_for(text, bigint) IS
+COMMENT ON FUNCTION messages.notify_for IS
     'Sends NOTIFY new_message for a message that was published or has come back, if the policy notify of the queue allows it.'
     ' [internal]';
 
@@ -226,7 +226,7 @@ BEGIN
     END LOOP;
     RETURN notified;
 END $$;
-COMMENT ON FUNCTION messages.notify_waiting(text, integer) IS
+COMMENT ON FUNCTION messages.notify_waiting IS
     'Sends new_message again for the oldest ready messages of a queue and returns for how many.'
     ' [internal]';
 
@@ -236,7 +236,7 @@ AS $$
 BEGIN
     RETURN messages.stored_time('messages.notifications_paused_until', clock_timestamp() + interval '1 minute') > clock_timestamp();
 END $$;
-COMMENT ON FUNCTION messages.notifications_are_paused() IS
+COMMENT ON FUNCTION messages.notifications_are_paused IS
     'True while the notification queue of the server is more than half full: then no notification is sent, and consumers poll. A full queue would make publishers fail at their commit.'
     ' [internal]';
 
@@ -248,5 +248,5 @@ AS $$
       FROM pg_notification_queue_usage() AS used
      WHERE used > 0.5 OR messages.stored_time('messages.notifications_paused_until') > clock_timestamp() + interval '1 minute'
 $$;
-COMMENT ON FUNCTION messages.pause_notifications() IS 'Stops notifications for a minute if the notification queue of the server is more than half full. Scans and maintenance call it.'
+COMMENT ON FUNCTION messages.pause_notifications IS 'Stops notifications for a minute if the notification queue of the server is more than half full. Scans and maintenance call it.'
     ' [internal]';

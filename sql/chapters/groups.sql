@@ -26,7 +26,7 @@ BEGIN
       FROM messages.message_rows m CROSS JOIN LATERAL (VALUES (moment), (m.due_at)) AS due (at)
      WHERE m.id = ANY (ids) AND m.group_key IS NOT NULL AND m.lock_expires_at IS NULL AND due.at >= moment;
 END $$;
-COMMENT ON FUNCTION messages.join_groups(text, bigint[]) IS
+COMMENT ON FUNCTION messages.join_groups IS
     'Lets messages that have a group wait in it, outside of their lanes, and sets timers that let the next of each group in. Leaves out leased messages.'
     ' [internal]';
 
@@ -105,7 +105,7 @@ BEGIN
     END IF;
     RETURN entered;
 END $$;
-COMMENT ON FUNCTION messages.next_of_groups(text, text[], smallint[]) IS
+COMMENT ON FUNCTION messages.next_of_groups IS
     'Lets the next messages of these groups into their lanes: as many as there are free places. With places, the caller has ended messages of these groups; a place that it has freed is passed on; other free places are searched for. Where another session is doing this for a group, a timer does it later. Returns those that entered. Does not notify.'
     ' [internal]';
 
@@ -159,7 +159,7 @@ BEGIN
         PERFORM messages.notify_for(set_group_timers.queue_name, 0);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.set_group_timers(text, text[], timestamptz) IS
+COMMENT ON FUNCTION messages.set_group_timers IS
     'Sets a timer for each of these groups, due in 10 ms by default, and notifies.'
     ' [internal]';
 
@@ -237,7 +237,7 @@ BEGIN
                              ORDER BY coalesce(m.due_at, m.visible_at) DESC LIMIT 1) m ON true) last) turn
          ORDER BY turn.number);
 END $$;
-COMMENT ON FUNCTION messages.fair_places(text, integer, text[]) IS
+COMMENT ON FUNCTION messages.fair_places IS
     'The places in a lane for messages of these keys, in this order, so that keys take turns: each message gets the next place of its key behind the front of the lane and behind the last message of the key. Does not see what others have not committed.'
     ' [internal]';
 
@@ -257,7 +257,7 @@ BEGIN
                AND m.visible_at >= begins AND m.visible_at <= moment AND m.lock_expires_at IS NULL
              ORDER BY m.visible_at LIMIT 1);
 END $$;
-COMMENT ON FUNCTION messages.fair_front(text, integer) IS
+COMMENT ON FUNCTION messages.fair_front IS
     'The place of the first ready message of a lane, from which turns are counted; NULL if none is ready. The mark of the lane may lie before it, by as many turns as the last lease had messages.'
     ' [internal]';
 
@@ -285,7 +285,7 @@ BEGIN
     END LOOP;
     RETURN turns;
 END $$;
-COMMENT ON FUNCTION messages.fair_turns(text, bigint[]) IS
+COMMENT ON FUNCTION messages.fair_turns IS
     'The places of messages that have waited in their groups, where keys take turns: the next places of their keys. NULL for a message without a key, or with a delay.'
     ' [internal]';
 
@@ -297,7 +297,7 @@ AS $$
                              CASE fair_by WHEN 'group' THEN group_keys[nth] WHEN 'topic' THEN split_part(topics[nth], '.', 1) END, ''), 255)
           FROM generate_series(1, number) AS nth ORDER BY nth)
 $$;
-COMMENT ON FUNCTION messages.fair_keys(text, integer, jsonb, text[], text[]) IS
+COMMENT ON FUNCTION messages.fair_keys IS
     'The keys of so many messages of one publish, in whose turns they are leased: the header fair_key, or the group or the first word of the topic, as fair_by says; an empty text for a message that has neither.'
     ' [internal]';
 
@@ -314,7 +314,7 @@ BEGIN
          WHERE m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = leases_left.queue_name COLLATE "default"))
            AND m.lock_expires_at > clock_timestamp()));
 END $$;
-COMMENT ON FUNCTION messages.leases_left(text, integer) IS
+COMMENT ON FUNCTION messages.leases_left IS
     'How many more messages of a queue with a max_leased may be leased; keeps other leases of this queue out until the commit. PQ016: a transaction that leased from it stays open.'
     ' [internal]';
 
@@ -333,7 +333,7 @@ BEGIN
             AND m.lock_expires_at > moment
           ORDER BY m.lock_expires_at DESC OFFSET policy.max_leased - 1 LIMIT 1));
 END $$;
-COMMENT ON FUNCTION messages.limited_until(messages.queue, timestamptz) IS
+COMMENT ON FUNCTION messages.limited_until IS
     'When the rate_limit and the max_leased of a queue allow the next lease, if no lease is extended or ended before; NULL if they allow one at that time.'
     ' [internal]';
 
@@ -348,7 +348,7 @@ BEGIN
       FROM messages.token_bucket(CASE WHEN policy.rate_mark IS NOT NULL THEN messages.stored_time(policy.rate_mark) END,
                                  moment, policy.rate_limit, policy.rate_period, policy.rate_burst) b;
 END $$;
-COMMENT ON FUNCTION messages.rate_left(messages.queue, timestamptz) IS
+COMMENT ON FUNCTION messages.rate_left IS
     'How many more messages the rate_limit of a queue allows to be leased at that time, and when it allows one more than these. It is used up to spent, and each lease uses up one step more.'
     ' [internal]';
 
@@ -371,7 +371,7 @@ BEGIN
     leases := floor(extract(epoch FROM moment + room - spent) / extract(epoch FROM step));
     next_at := spent + (leases + 1) * step - room;
 END $$;
-COMMENT ON FUNCTION messages.token_bucket(timestamptz, timestamptz, integer, interval, integer) IS
+COMMENT ON FUNCTION messages.token_bucket IS
     'How many leases a rate allows at a time, and when it allows one more than these: so many in a period, and a burst after a pause. It is used up to spent, NULL for all of it, and each lease uses up one step more.'
     ' [internal]';
 
@@ -397,6 +397,6 @@ EXCEPTION
     WHEN lock_not_available OR deadlock_detected THEN
         PERFORM messages.raise_in_use(format('the rate_limit of queue %L', policy.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.spend_rate(messages.queue, integer) IS
+COMMENT ON FUNCTION messages.spend_rate IS
     'Uses up what the rate_limit of a queue allows, but no more than is wanted, and returns how many messages may be leased, and at which time. What is used up stays used up, even if the transaction rolls back. PQ016: another session has been in the middle of this for more than three seconds.'
     ' [internal]';

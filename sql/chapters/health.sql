@@ -40,7 +40,7 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.health(interval, interval) IS
+COMMENT ON FUNCTION messages.health IS
     'One row for each check: ok, warning or critical, what was found, and the SQL that fixes it (NULL when ok): statements to run one at a time, of which the first lifts statement_timeout where the work cannot be divided. held_for: how long a transaction may hold its snapshot, critical after twelve times as long; waiting_for: how long a ready or a dead message may wait. Only reads, and does not count the messages of queues or archive. PQ004: a duration is NULL or negative.'
     ' [for: observer, maintenance]';
 
@@ -127,7 +127,7 @@ BEGIN
      -- In each part the metric is a constant, so this condition is checked before the part reads anything.
      WHERE (metrics.names IS NULL OR m.metric = ANY (metrics.names)) AND m.value IS NOT NULL;
 END $$;
-COMMENT ON FUNCTION messages.metrics(integer, text[], text[]) IS
+COMMENT ON FUNCTION messages.metrics IS
     'The metrics as Prometheus names them, one row for each series: for the named queues, or the oldest max_queues; all others, and a queue that is called other, are summed up as other. With names, only those metrics, for no more work than they need. PQ004: max_queues out of range.'
     ' [for: observer]';
 
@@ -148,7 +148,7 @@ AS $$
                 WHEN none_now OR none_next THEN 'SELECT messages.maintain()' END
       FROM checked
 $$;
-COMMENT ON FUNCTION messages.health_archive_partitions() IS
+COMMENT ON FUNCTION messages.health_archive_partitions IS
     'A check of health(). Whether the archive has partitions for the current and the next period, and whether messages lie in its default partition.'
     ' [internal]';
 
@@ -188,7 +188,7 @@ AS $$
            (array_agg(f.fix ORDER BY f.place, f.finding))[1]
       FROM (VALUES (true)) AS one (row) LEFT JOIN found f ON true
 $$;
-COMMENT ON FUNCTION messages.health_copy() IS
+COMMENT ON FUNCTION messages.health_copy IS
     'A check of health(). Whether a queue that was restored from a dump or replicated can be used here, and whether one that is published can change its rows.'
     ' [internal]';
 
@@ -211,7 +211,7 @@ AS $$
              WHERE d.queue_name = q.queue_name ORDER BY d.archived_at LIMIT 1) first
          ORDER BY first.age DESC LIMIT 1) oldest ON true
 $$;
-COMMENT ON FUNCTION messages.health_dead_messages(interval) IS
+COMMENT ON FUNCTION messages.health_dead_messages IS
     'A check of health(). How long dead messages have been open; the fix requeues those of one queue that failed, and shows why others died.'
     ' [internal]';
 
@@ -238,7 +238,7 @@ AS $$
      CROSS JOIN LATERAL (SELECT largest.size > smallest AND largest.size > entries * 1000 AS bloated) checked
      WHERE s.relid = 'messages.message_rows'::regclass
 $$;
-COMMENT ON FUNCTION messages.health_dead_tuples(bigint) IS
+COMMENT ON FUNCTION messages.health_dead_tuples IS
     'A check of health(). Dead row versions and size of the table of messages, when it was vacuumed, and its largest index compared with what is in it; an index of less than smallest bytes is fine. From statistics.'
     ' [internal]';
 
@@ -256,7 +256,7 @@ AS $$
            CASE WHEN worst.run_id IS NOT NULL THEN '-- nobody asks Airflow for the runs: schedule a PgQueueReconcileOperator' END
       FROM (VALUES (true)) AS one (row) LEFT JOIN worst ON true
 $$;
-COMMENT ON FUNCTION messages.health_dispatches() IS
+COMMENT ON FUNCTION messages.health_dispatches IS
     'A check of health(). The open dispatch whose run nobody has seen for the largest part of its lease: half of it is a warning, all of it critical, because its messages may be delivered again.'
     ' [internal]';
 
@@ -270,7 +270,7 @@ AS $$
            string_agg(e.command, '; ' ORDER BY e.grantee, e.command)
       FROM (VALUES (true)) AS one (row) LEFT JOIN messages.extra_grants() e ON true
 $$;
-COMMENT ON FUNCTION messages.health_grants() IS
+COMMENT ON FUNCTION messages.health_grants IS
     'A check of health(). Each role that may read or run what it should not, as after ALTER DEFAULT PRIVILEGES of whoever installed.'
     ' [internal]';
 
@@ -341,7 +341,7 @@ AS $$
       FROM (SELECT count(*) AS groups FROM stopped) counted
       LEFT JOIN LATERAL (SELECT * FROM stopped s ORDER BY s.age DESC LIMIT 1) worst ON true
 $$;
-COMMENT ON FUNCTION messages.health_groups(interval, integer) IS
+COMMENT ON FUNCTION messages.health_groups IS
     'A check of health(). Which group is blocked: by a dead message, or because nobody lets the next message in although its place is free. The fix requeues what failed, and dismisses what was rejected or expired. Looks at so many groups of a queue at most.'
     ' [internal]';
 
@@ -385,7 +385,7 @@ AS $$
            CASE WHEN worst.bad > 0 THEN worst.fix WHEN hidden.count > 0 THEN format('GRANT pg_monitor TO %I', current_user) END
       FROM hidden LEFT JOIN worst ON true
 $$;
-COMMENT ON FUNCTION messages.health_held_snapshot(interval) IS
+COMMENT ON FUNCTION messages.health_held_snapshot IS
     'A check of health(). What holds back VACUUM of this database the most: a session, a prepared transaction, a replication slot or a standby. The query of a session is never shown.'
     ' [internal]';
 
@@ -411,7 +411,7 @@ AS $$
            CASE WHEN count(*) > 0 THEN 'SELECT messages.maintain()' END
       FROM late
 $$;
-COMMENT ON FUNCTION messages.health_history() IS
+COMMENT ON FUNCTION messages.health_history IS
     'A check of health(). Whether what is kept for a limited time is deleted on time: dedup keys, the inbox, the archive of queues with a retention.'
     ' [internal]';
 
@@ -440,7 +440,7 @@ AS $$
            (SELECT coalesce(string_agg(r.command, '; ' ORDER BY r.command), '-- revoke what lets them read messages.message and messages.message_archive')
               FROM resolution r HAVING EXISTS (SELECT FROM found))
 $$;
-COMMENT ON FUNCTION messages.health_limited_roles() IS
+COMMENT ON FUNCTION messages.health_limited_roles IS
     'A check of health(). Whether a login that is limited to its queues can read the bodies of all of them.'
     ' [internal]';
 
@@ -462,7 +462,7 @@ AS $$
          WHERE used > full_at AND a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
          ORDER BY a.state NOT LIKE 'idle in transaction%', a.xact_start LIMIT 1) behind ON true
 $$;
-COMMENT ON FUNCTION messages.health_notify_queue(double precision) IS
+COMMENT ON FUNCTION messages.health_notify_queue IS
     'A check of health(). How full the notification queue is, and which session probably keeps it from being emptied.'
     ' [internal]';
 
@@ -482,7 +482,7 @@ AS $$
      CROSS JOIN LATERAL (SELECT CASE WHEN run.ahead THEN 'critical' WHEN run.age <= '3 minutes' THEN 'ok' WHEN run.age <= '15 minutes' THEN 'warning'
                                      ELSE 'critical' END AS severity) late
 $$;
-COMMENT ON FUNCTION messages.health_maintenance_lag() IS
+COMMENT ON FUNCTION messages.health_maintenance_lag IS
     'A check of health(). When maintenance last ran, and who ran it; before the first run, when the schema was installed.'
     ' [internal]';
 
@@ -498,7 +498,7 @@ AS $$
            CASE WHEN count(*) > 0 THEN '-- remove what the error names; maintenance tries again each minute, and at once with: SELECT messages.maintain()' END
       FROM (SELECT u.*, row_number() OVER (ORDER BY u.since, u.step, u.subject) AS place FROM messages.maintenance_failure u) f
 $$;
-COMMENT ON FUNCTION messages.health_maintenance_steps() IS
+COMMENT ON FUNCTION messages.health_maintenance_steps IS
     'A check of health(). What maintenance cannot do: the step, the queue or partition, and the error, of the five that fail for longest.'
     ' [internal]';
 
@@ -536,6 +536,6 @@ AS $$
               FROM waiting w WHERE w.oldest_age > waiting_for) late
       LEFT JOIN LATERAL (SELECT * FROM waiting w ORDER BY w.oldest_age DESC LIMIT 1) oldest ON true
 $$;
-COMMENT ON FUNCTION messages.health_waiting_messages(interval) IS
+COMMENT ON FUNCTION messages.health_waiting_messages IS
     'A check of health(). The queue whose oldest message that is ready waits longest.'
     ' [internal]';

@@ -99,7 +99,7 @@ BEGIN
       FROM bucket b LEFT JOIN level l ON b.seen AND l.change = b.change
      ORDER BY b.bucket_at;
 END $$;
-COMMENT ON FUNCTION messages.queue_history(text, timestamptz, timestamptz, interval) IS
+COMMENT ON FUNCTION messages.queue_history IS
     'One row for each step from since (an hour ago) to until (now): the numbers of the queue at its end, what arrived and was archived in it, and percentiles, rounded up by at most 19 percent. Levels are NULL for steps without a maintenance run; everything is NULL before the history begins and where it is not recorded yet: what went through a queue is counted a minute later. Steps begin at whole multiples since 2001-01-01 UTC, a Monday. Where the history is kept only by the hour or day, shorter steps are empty except the first of each hour or day. PQ001: unknown queue; PQ004: more than 10000 steps, or a step that is not whole minutes.'
     ' [for: consumer, observer]';
 
@@ -162,7 +162,7 @@ BEGIN
            array_agg(CASE WHEN f.seen THEN f.level END ORDER BY f.at)
       FROM filled f GROUP BY f.queue_name;
 END $$;
-COMMENT ON FUNCTION messages.queue_sparklines(text[], timestamptz, timestamptz, interval) IS
+COMMENT ON FUNCTION messages.queue_sparklines IS
     'The history of up to 500 queues, one row for each with a number for each step; unknown queues, and those that this login may not observe, are left out. PQ004: too many queues or steps, or a bad step.'
     ' [for: consumer, observer]';
 
@@ -190,7 +190,7 @@ BEGIN
             OR h.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      GROUP BY h.queue_name;
 END $$;
-COMMENT ON FUNCTION messages.queue_rates(text[], interval) IS
+COMMENT ON FUNCTION messages.queue_rates IS
     'What went through each queue in the last whole minutes that maintenance counted: divide by seconds for rates. Queues without a row had no traffic. PQ004: a period of less than a minute or more than a day.'
     ' [for: consumer, observer]';
 
@@ -281,7 +281,7 @@ BEGIN
               reference text, traceback text)
      ORDER BY l.at NULLS LAST, l.place;
 END $$;
-COMMENT ON FUNCTION messages.message_life(bigint) IS
+COMMENT ON FUNCTION messages.message_life IS
     'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; each attempt, leased by actor, and how it failed; dispatched to a run; archived; requeued as other_id, or dismissed. No row for a message that is unknown, or in a queue that this login may not observe. Of an error, only whoever may read the bodies sees more than its class. Earlier attempts are known for 30 days; one whose lease ended is missing. Runs are known for 30 days after their end.'
     ' [for: observer]';
 
@@ -310,7 +310,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('the policy of the history');
 END $$;
-COMMENT ON FUNCTION messages.alter_history(interval, interval, interval, interval) IS
+COMMENT ON FUNCTION messages.alter_history IS
     'Changes how long minutes, hours and days of the history and the audit are kept; NULL keeps a value, 0 keeps days or the audit forever. Maintenance deletes what is older. PQ004: out of range; PQ016: another transaction is changing it for more than three seconds.'
     ' [for: admin]';
 
@@ -373,7 +373,7 @@ BEGIN
     DELETE FROM messages.history h WHERE h.grain = 'all' AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = h.queue_name);
     RETURN rows;
 END $$;
-COMMENT ON FUNCTION messages.record_history(bigint) IS
+COMMENT ON FUNCTION messages.record_history IS
     'Records what each queue holds now, if it has changed, and what went through it up to the time before the last maintenance run, which is at least 50 seconds ago; returns how many minutes of a queue it counted. Each message is counted once. A transaction that stays open for longer is not counted. Stops after about half a second and continues the next time.'
     ' [internal]';
 
@@ -450,7 +450,7 @@ BEGIN
     SELECT count(*) FILTER (WHERE c.grain = 'minute') INTO rows FROM counted c;
     RETURN rows;
 END $$;
-COMMENT ON FUNCTION messages.count_history(bigint, bigint, bigint, bigint, timestamptz) IS
+COMMENT ON FUNCTION messages.count_history IS
     'Adds to the history what transactions of this range archived, and the messages of this range of ids, and returns how many minutes of a queue it wrote. The beginning of the transactions and the end of the ids belong to the range.'
     ' [internal]';
 
@@ -464,7 +464,7 @@ AS $$
     ON CONFLICT (only_row) DO UPDATE SET
         counted_xid = excluded.counted_xid, counted_id = excluded.counted_id, next_xid = excluded.next_xid, next_id = excluded.next_id
 $$;
-COMMENT ON FUNCTION messages.begin_history() IS
+COMMENT ON FUNCTION messages.begin_history IS
     'Lets the history begin, or continue on another server, with what is archived and published from now on.'
     ' [internal]';
 
@@ -487,7 +487,7 @@ BEGIN
         SELECT o.ctid FROM messages.audit o WHERE o.at < clock_timestamp() - (SELECT p.audit_for FROM messages.history_policy p)
          ORDER BY o.at LIMIT delete_old_history.max_rows));
 END $$;
-COMMENT ON FUNCTION messages.delete_old_history(integer) IS 'Deletes what history_policy no longer keeps, and what lies ahead because the clock was wrong, at most max_rows of each kind.'
+COMMENT ON FUNCTION messages.delete_old_history IS 'Deletes what history_policy no longer keeps, and what lies ahead because the clock was wrong, at most max_rows of each kind.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.history_steps(
@@ -521,7 +521,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a longer step or a shorter time.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.history_steps(timestamptz, timestamptz, interval) IS
+COMMENT ON FUNCTION messages.history_steps IS
     'Where the steps of a time begin and end: NULL stands for now, and for an hour earlier. PQ004: a bad step, or too many of them.'
     ' [internal]';
 
@@ -536,7 +536,7 @@ AS $$
         VALUES ('minute', begins.minutes, 'infinity'), ('hour', begins.hours, begins.minutes),
                ('day', coalesce(date_trunc('day', clock_timestamp() - p.days_for, 'UTC'), '-infinity'), begins.hours)) AS k (grain, since, until)
 $$;
-COMMENT ON FUNCTION messages.history_begins() IS
+COMMENT ON FUNCTION messages.history_begins IS
     'From when on the history is kept in each grain, and until when that grain is read: from then on the next shorter grain has it.'
     ' [internal]';
 
@@ -547,7 +547,7 @@ AS $$
       FROM (SELECT durations[n][1] AS class, sum(durations[n][2])::bigint AS messages
               FROM generate_subscripts(durations, 1) AS n GROUP BY 1) s
 $$;
-COMMENT ON FUNCTION messages.sum_durations(bigint[]) IS
+COMMENT ON FUNCTION messages.sum_durations IS
     'Adds up pairs of a class of durations and a number of messages, so that each class is there once; NULL for none.'
     ' [internal]';
 
@@ -560,6 +560,6 @@ AS $$
               FROM generate_subscripts(durations, 1) AS n) reached
      WHERE reached.messages >= fraction * reached.total
 $$;
-COMMENT ON FUNCTION messages.duration_quantile(bigint[], double precision, interval) IS
+COMMENT ON FUNCTION messages.duration_quantile IS
     'The duration that this fraction of the messages did not exceed, rounded up by at most 19 percent to the end of its class.'
     ' [internal]';

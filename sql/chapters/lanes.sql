@@ -99,7 +99,7 @@ BEGIN
         PERFORM messages.open_lane(correct_marks.queue_name, lane.priority);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.correct_marks(text) IS
+COMMENT ON FUNCTION messages.correct_marks IS
     'Puts the mark of each lane of a queue right before its first ready message, so that what enters at the mark comes first, and opens lanes that are used.'
     ' [internal]';
 
@@ -114,7 +114,7 @@ BEGIN
                       WHERE l.queue_name = open_lane.queue_name COLLATE "default" AND l.priority = open_lane.priority AND NOT l.used
                         FOR NO KEY UPDATE SKIP LOCKED);
 END $$;
-COMMENT ON FUNCTION messages.open_lane(text, integer) IS 'Lets leases look at the lane of a priority that is used for the first time, unless another session is about to.'
+COMMENT ON FUNCTION messages.open_lane IS 'Lets leases look at the lane of a priority that is used for the first time, unless another session is about to.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.enter(
@@ -162,7 +162,7 @@ BEGIN
     INSERT INTO messages.timer (queue_name, at, ids) VALUES (enter.queue_name, moment + interval '50 ms', back.ids);
     RETURN back.ids;
 END $$;
-COMMENT ON FUNCTION messages.enter(text, bigint[], smallint[], timestamptz[], timestamptz) IS
+COMMENT ON FUNCTION messages.enter IS
     'Puts messages of a queue into their lanes, in this order, each at its place, or, where leases have passed that, at the mark: before all that leases have not reached. Ends the leases that had ended by that time. With places, gives each its place in its group, and with own its place in the order. Returns those that entered; leaves out what is leased, delayed, or locked by another session. Does not notify.'
     ' [internal]';
 
@@ -203,7 +203,7 @@ BEGIN
     END IF;
     RETURN entered || messages.enter(give_back.queue_name, ids, ended_by => give_back.ended_by);
 END $$;
-COMMENT ON FUNCTION messages.give_back(text, bigint[], timestamptz) IS
+COMMENT ON FUNCTION messages.give_back IS
     'Ends the leases of these messages that had ended by that time, puts those that are ready back into their lanes, and lets the next of a group in for one that must wait there again. Returns those that entered; leaves out what another session has locked. Does not notify.'
     ' [internal]';
 
@@ -336,7 +336,7 @@ BEGIN
         entered := messages.next_of_groups(archive_ended.queue_name, held.keys, held.places);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.archive_ended(text, bigint[], timestamptz) IS
+COMMENT ON FUNCTION messages.archive_ended IS
     'Archives messages of a queue whose lease has ended as lock_expired and those that nobody had leased by their expires_at as expired, and returns how many, and which messages of their groups entered their lanes in their place; leaves out what another session has locked. Does not notify for those.'
     ' [internal]';
 
@@ -370,7 +370,7 @@ BEGIN
      WHERE l.queue_name = repair_lanes.queue_name COLLATE "default"
        AND (l.used OR l.mark IS NOT NULL) AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
 END $$;
-COMMENT ON FUNCTION messages.repair_lanes(text) IS
+COMMENT ON FUNCTION messages.repair_lanes IS
     'Makes what is missing of the lanes of a queue: only this makes sequences, so that no publisher or consumer does.'
     ' [internal]';
 
@@ -385,7 +385,7 @@ BEGIN
     PERFORM messages.keep_private(name::regclass);
     RETURN name::regclass;
 END $$;
-COMMENT ON FUNCTION messages.create_mark() IS 'Creates a sequence that holds a time.'
+COMMENT ON FUNCTION messages.create_mark IS 'Creates a sequence that holds a time.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.used_lanes() RETURNS TABLE (queue_name text, priority smallint)
@@ -404,7 +404,7 @@ AS $$
             LIMIT 1) next)
     SELECT l.queue_name, l.priority FROM level l
 $$;
-COMMENT ON FUNCTION messages.used_lanes() IS 'The queues that have messages, with their priorities. Locks no mark.'
+COMMENT ON FUNCTION messages.used_lanes IS 'The queues that have messages, with their priorities. Locks no mark.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.drop_unused_sequences() RETURNS void
@@ -428,7 +428,7 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.drop_unused_sequences() IS
+COMMENT ON FUNCTION messages.drop_unused_sequences IS
     'Drops sequences of queues that were dropped more than an hour ago, a thousand at most, except those that somebody reads.'
     ' [internal]';
 
@@ -452,7 +452,7 @@ BEGIN
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$;
-COMMENT ON FUNCTION messages.repair_timers() IS
+COMMENT ON FUNCTION messages.repair_timers IS
     'Makes the timers of all leases, delays, groups and expires_at anew, and returns how many. Reads the whole table; needed only after somebody changed it by hand.'
     ' [internal]';
 
@@ -464,7 +464,7 @@ DECLARE
 BEGIN
     RETURN CASE WHEN stored <= at_most THEN stored ELSE 'epoch' END;
 END $$;
-COMMENT ON FUNCTION messages.stored_time(regclass, timestamptz) IS
+COMMENT ON FUNCTION messages.stored_time IS
     'The time that a mark holds; 1970 before it was first set, or if it is later than at_most, because the clock went back.'
     ' [internal]';
 
@@ -474,6 +474,6 @@ AS $$
 BEGIN
     PERFORM setval(mark, greatest(-1, (extract(epoch FROM at) * 1000000)::bigint));
 END $$;
-COMMENT ON FUNCTION messages.store_time(regclass, timestamptz) IS
+COMMENT ON FUNCTION messages.store_time IS
     'Puts a time into a mark: at once and for everybody, even if the transaction rolls back.'
     ' [internal]';

@@ -179,7 +179,7 @@ BEGIN
             messages.check_duration('lease_for', lease_for, '1 millisecond', '12 hours');
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.check_lease(text, boolean, integer, interval) IS
+COMMENT ON FUNCTION messages.check_lease IS
     'True, or raises PQ001 for a queue whose paused is NULL because there is none, PQ002 or 42501 if this login cannot lease from it now, PQ004 for a bad argument.'
     ' [internal]';
 
@@ -211,7 +211,7 @@ BEGIN
     SELECT m.id FROM messages.message_rows m
      WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > moment;
 END $$;
-COMMENT ON FUNCTION messages.extend(uuid, bigint[], interval) IS
+COMMENT ON FUNCTION messages.extend IS
     'Makes leases end lease_for from now (by default the lease_for of the queue), and returns the ids; an id that is missing was lost. Waits for nobody: a message that another transaction has locked keeps the end that it had. PQ004: bad duration.'
     ' [for: consumer]';
 
@@ -285,7 +285,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a message of this lease');
 END $$;
-COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
+COMMENT ON FUNCTION messages.release IS
     'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. One that is ready at once keeps its place in the order; one with a delay comes when its time comes. Keeps the error of failure, or else details, as last_error, and all of it as a failed attempt for 30 days. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure; PQ016: another transaction has a message of this lease for more than three seconds.'
     ' [for: consumer]';
 
@@ -311,7 +311,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT unnest(finished.done);
 END $$;
-COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
+COMMENT ON FUNCTION messages.archive IS
     'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details", "output", "failure"}} overrides these for single messages. PQ004: bad result, or an output or failure that is too large; 55P03: another transaction has one of them for more than three seconds.'
     ' [for: consumer]';
 
@@ -383,7 +383,7 @@ BEGIN
         entered := messages.next_of_groups(held.queue_name, held.keys, held.places);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.finish(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
+COMMENT ON FUNCTION messages.finish IS
     'Does what archive does, but does not notify: returns the ids, their queue, and which messages of their groups entered their lanes in their place.'
     ' [internal]';
 
@@ -414,7 +414,7 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.check_outcomes(jsonb, jsonb, jsonb) IS 'Raises PQ004 for an outcome that the archive cannot keep.'
+COMMENT ON FUNCTION messages.check_outcomes IS 'Raises PQ004 for an outcome that the archive cannot keep.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.archive_and_lease(
@@ -444,7 +444,7 @@ BEGIN
         PERFORM messages.notify_for(finished.queue_name, finished.entered[1]);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.archive_and_lease(uuid, bigint[], jsonb, text, integer, interval, text) IS
+COMMENT ON FUNCTION messages.archive_and_lease IS
     'Archives the messages of a lease, as success or as outcomes say, and leases the next, in one call. archived is NULL if all were archived, else it has the ids of those that were, in one row without a message if none was leased. What this frees of a group can be leased at once. Errors as in archive and lease.'
     ' [for: consumer]';
 
@@ -478,7 +478,7 @@ BEGIN
         first := messages.take_prepared(consume.queue_name, wanted - taken, first.moment, consumes => true);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.consume(text, integer, text) IS
+COMMENT ON FUNCTION messages.consume IS
     'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not apply. Errors as in lease.'
     ' [for: consumer]';
 
@@ -503,7 +503,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('message %s of consumer %L', once.message_id, left(once.consumer, 100)), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.once(text, bigint) IS
+COMMENT ON FUNCTION messages.once IS
     'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad argument; PQ016: the transaction of the first stayed open for more than three seconds, or waits for the second.'
     ' [for: consumer]';
 
@@ -517,7 +517,7 @@ AS $$
        AND NOT EXISTS (SELECT FROM messages.failed_attempt f
                         WHERE f.message_id = m.id AND f.attempt = m.attempts - 1 AND NOT f.failure ? 'unfinished')
 $$;
-COMMENT ON FUNCTION messages.abandoned(uuid, bigint[]) IS
+COMMENT ON FUNCTION messages.abandoned IS
     'Which of these leased messages had an attempt before that ended without a result of its own: its lease ended, or its consumer did. A message that ended its consumer may end the next one, too, so handle these messages in small batches.'
     ' [for: consumer]';
 
@@ -534,6 +534,6 @@ BEGIN
        AND a.result IN ('failed', 'lock_expired') AND starts_with(a.handled_by, deaths.holder)
      GROUP BY a.result ORDER BY a.result;
 END $$;
-COMMENT ON FUNCTION messages.deaths(text, text, interval) IS
+COMMENT ON FUNCTION messages.deaths IS
     'How many messages of a queue died within this period in the hands of consumers whose locked_by begins with holder, by result: failed or lock_expired. What a handler rejected is not among them. PQ001: unknown queue.'
     ' [for: consumer]';

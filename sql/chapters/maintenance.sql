@@ -73,7 +73,7 @@ BEGIN
     RETURN jsonb_build_object('freed', freed, 'archived', archived, 'notified', notified, 'partitions_made', 0, 'partitions_dropped', 0,
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
-COMMENT ON FUNCTION messages.maintain(boolean) IS
+COMMENT ON FUNCTION messages.maintain IS
     'Ends what is due and notifies again for waiting messages, in some hundred queues that have messages; the next run continues with the others. Makes partitions, applies retention, deletes old dedup keys, and purges the history of its own pg_cron jobs. Returns how many expired leases and delays it ended (freed), and how many messages it archived (archived) and notified for (notified). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which scan_next() has visited before. A step that fails is a warning and a row of health(), and leaves the others alone.'
     ' [for: maintenance]';
 
@@ -109,7 +109,7 @@ BEGIN
         least((SELECT m.queue_name FROM messages.message_rows m WHERE m.queue_name > here ORDER BY m.queue_name LIMIT 1),
               (SELECT t.queue_name FROM messages.timer t WHERE t.queue_name > here ORDER BY t.queue_name LIMIT 1)) END;
 END $$;
-COMMENT ON FUNCTION messages.scan_next(text) IS
+COMMENT ON FUNCTION messages.scan_next IS
     'The first part of a maintenance run, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, notifies again for its waiting messages, and returns the name for the next call, which is NULL after the last queue. Begin with an empty name. An error is recorded for health(), and the next queue follows.'
     ' [for: maintenance]';
 
@@ -127,7 +127,7 @@ BEGIN
     VALUES (record_maintenance_step.step, left(record_maintenance_step.subject, 255), record_maintenance_step.state, left(record_maintenance_step.error, 500))
     ON CONFLICT (step, subject) DO UPDATE SET sqlstate = excluded.sqlstate, error = excluded.error, failed_at = excluded.failed_at;
 END $$;
-COMMENT ON FUNCTION messages.record_maintenance_step(text, text, text, text) IS
+COMMENT ON FUNCTION messages.record_maintenance_step IS
     'Records that a step of maintenance failed for a queue or partition, with a warning, or, without a state, that it succeeded.'
     ' [internal]';
 
@@ -159,7 +159,7 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90; drops stages whose job died a day ago.'
+COMMENT ON FUNCTION messages.delete_expired_records IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox, ended dispatches and failed attempts after 30 days, runs of pipelines after 90; drops stages whose job died a day ago.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.adopt_copy() RETURNS jsonb
@@ -211,21 +211,21 @@ BEGIN
     UPDATE messages.maintenance_run u SET server = c.system_identifier FROM pg_control_system() c;
     RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed);
 END $$;
-COMMENT ON FUNCTION messages.adopt_copy() IS
+COMMENT ON FUNCTION messages.adopt_copy IS
     'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; an installation calls it if the server is not that of the last installation. PQ016: maintenance runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT 1 $$;
-COMMENT ON FUNCTION messages.schema_version() IS
+COMMENT ON FUNCTION messages.schema_version IS
     'The oldest version of the schema whose workers can run next to this one; an older package refuses to run.'
     ' [for: every role]';
 
 CREATE OR REPLACE FUNCTION messages.latest_migration() RETURNS integer
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT coalesce(max(version), 0) FROM messages.schema_migration $$;
-COMMENT ON FUNCTION messages.latest_migration() IS 'The newest migration that was applied.'
+COMMENT ON FUNCTION messages.latest_migration IS 'The newest migration that was applied.'
     ' [for: every role]';
 
 CREATE OR REPLACE FUNCTION messages.install_cron(run_as text DEFAULT NULL) RETURNS text
@@ -278,7 +278,7 @@ BEGIN
     PERFORM messages.expect_cron(coalesce(install_cron.run_as, current_user));
     RETURN 'messages:maintenance';
 END $$;
-COMMENT ON FUNCTION messages.install_cron(text) IS
+COMMENT ON FUNCTION messages.install_cron IS
     'Runs messages.maintain() every minute through pg_cron, in one job for all queues, as the login run_as (the caller if NULL); returns the name of the job. A superuser has to name one; if there is no such role, it is made as a member of messages_maintenance. PQ004: a superuser named none; PQ006: no pg_cron here, with the fix.'
     ' [for: maintenance]';
 
@@ -307,7 +307,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = format('GRANT messages_maintenance TO %I', role_name);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.prepare_cron_role(text) IS
+COMMENT ON FUNCTION messages.prepare_cron_role IS
     'Makes a login that may run maintenance, if there is no such role. PQ004: the role exists and may not log in, or may not run maintenance.'
     ' [internal]';
 
@@ -334,7 +334,7 @@ BEGIN
     END IF;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.show_cron_jobs_to_owner() IS
+COMMENT ON FUNCTION messages.show_cron_jobs_to_owner IS
     'Lets messages_owner see the jobs of pg_cron that call the queue, and their history, if the caller owns the tables of pg_cron.'
     ' [internal]';
 
@@ -347,7 +347,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('maintenance');
 END $$;
-COMMENT ON FUNCTION messages.expect_cron(text) IS
+COMMENT ON FUNCTION messages.expect_cron IS
     'Records that pg_cron got the maintenance job, as this login, and so has three minutes to begin; NULL records that pg_cron no longer has the job. PQ016: maintenance ran for half a minute.'
     ' [for: maintenance]';
 
@@ -367,7 +367,7 @@ BEGIN
     PERFORM messages.expect_cron(NULL) WHERE removed > 0;
     RETURN removed;
 END $$;
-COMMENT ON FUNCTION messages.uninstall_cron() IS 'Removes the pg_cron jobs of the queue in this database that belong to the caller (for a superuser those of everybody) and returns how many there were.'
+COMMENT ON FUNCTION messages.uninstall_cron IS 'Removes the pg_cron jobs of the queue in this database that belong to the caller (for a superuser those of everybody) and returns how many there were.'
     ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.purge_cron_history(max_runs integer DEFAULT 50000) RETURNS bigint
@@ -396,7 +396,7 @@ BEGIN
     GET DIAGNOSTICS purged = ROW_COUNT;
     RETURN purged;
 END $$;
-COMMENT ON FUNCTION messages.purge_cron_history(integer) IS
+COMMENT ON FUNCTION messages.purge_cron_history IS
     'Deletes up to max_runs runs of our own pg_cron jobs, including removed ones, that are older than three days and that the caller may see, and returns how many. The job of pg_cron calls it as its login, and maintenance as the owner of the schema.'
     ' [for: maintenance]';
 
@@ -408,7 +408,7 @@ AS $$
                                 AND coalesce(u.finished_at > clock_timestamp() - interval '6 minutes', true))
            THEN 'pg_cron' ELSE 'airflow' END
 $$;
-COMMENT ON FUNCTION messages.maintenance_mode() IS
+COMMENT ON FUNCTION messages.maintenance_mode IS
     'Who runs maintenance: pg_cron if it ran it, or got the job, within the last three minutes, and somebody has run it within the last six; else airflow.'
     ' [for: every role]';
 
@@ -420,7 +420,7 @@ BEGIN
 EXCEPTION WHEN insufficient_privilege THEN
     RETURN CASE WHEN EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') THEN current_database() ELSE '' END;
 END $$;
-COMMENT ON FUNCTION messages.cron_database() IS
+COMMENT ON FUNCTION messages.cron_database IS
     'The database that pg_cron runs in; NULL if it is not loaded, empty for another database whose name this role may not see.'
     ' [internal]';
 
@@ -514,7 +514,7 @@ BEGIN
         (true, 'warning', 'pg_cron has no job for maintenance, and nobody else does it', make_jobs)
     ) AS found (applies, severity, finding, fix) WHERE found.applies LIMIT 1;
 END $$;
-COMMENT ON FUNCTION messages.health_cron_jobs() IS
+COMMENT ON FUNCTION messages.health_cron_jobs IS
     'A check of health(). Whether pg_cron runs maintenance, as which login, and when it last did, even in jobs that the owner of the schema cannot see; of the jobs that it can see, also of those that publish, how the last runs ended.'
     ' [internal]';
 
@@ -541,6 +541,6 @@ BEGIN
              WHEN total > 1000000 THEN 'DELETE FROM cron.job_run_details WHERE runid IN (SELECT runid FROM cron.job_run_details'
                  ' WHERE end_time < now() - interval ''7 days'' ORDER BY runid LIMIT 50000) -- repeat until 0, then: ANALYZE cron.job_run_details' END;
 END $$;
-COMMENT ON FUNCTION messages.health_cron_history() IS
+COMMENT ON FUNCTION messages.health_cron_history IS
     'A check of health(). Whether the run history of pg_cron is purged.'
     ' [internal]';

@@ -19,7 +19,7 @@ AS $$
      WHERE i.inhparent = 'messages.archive_rows'::regclass AND bounds IS NOT NULL
      ORDER BY 2
 $$;
-COMMENT ON FUNCTION messages.archive_partitions() IS
+COMMENT ON FUNCTION messages.archive_partitions IS
     'The partitions of the archive, oldest first, each for the time from first_at to before end_at; without the default partition.'
     ' [for: observer, reader]';
 
@@ -45,7 +45,7 @@ BEGIN
     END LOOP;
     PERFORM messages.make_archive_partitions();
 END $$;
-COMMENT ON FUNCTION messages.partition_archive(text) IS
+COMMENT ON FUNCTION messages.partition_archive IS
     'Sets whether archive partitions are made by day or by month. Partitions that have begun or have messages are kept, so a change takes effect when they end. PQ004: neither day nor month, or an isolation level other than read committed; PQ016: the archive is in use.'
     ' [for: admin]';
 
@@ -100,7 +100,7 @@ BEGIN
     END LOOP;
     RETURN made;
 END $$;
-COMMENT ON FUNCTION messages.make_archive_partitions() IS
+COMMENT ON FUNCTION messages.make_archive_partitions IS
     'Creates the archive partitions (UTC) of the current and the coming days or months and returns how many it made. Waits a fifth of a second for transactions that use the archive, then leaves the rest to the next maintenance run.'
     ' [internal]';
 
@@ -139,7 +139,7 @@ BEGIN
     PERFORM messages.make_archive_partitions();
     RETURN name;
 END $$;
-COMMENT ON FUNCTION messages.adopt_archive_default() IS
+COMMENT ON FUNCTION messages.adopt_archive_default IS
     'Turns the default partition of the archive into a partition for the months of its messages, puts an empty default partition in its place, and returns the name (NULL: it was empty). Moves only messages that lie behind another partition, which stay for the next call; reads that partition once, while the archive is locked. PQ016: the archive is in use.'
     ' [for: admin]';
 
@@ -216,7 +216,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('the archive');
 END $$;
-COMMENT ON FUNCTION messages.apply_retention(integer) IS
+COMMENT ON FUNCTION messages.apply_retention IS
     'Removes finished messages that are older than the retention of their queue, also of a queue that was dropped: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they are resolved. Maintenance does it every hour. It drops no partition at an isolation level other than read committed. PQ016: another transaction, such as a maintenance run, is changing the archive.'
     ' [for: admin]';
 
@@ -237,7 +237,7 @@ BEGIN
     PERFORM messages.record_archive_removal(q.name, q.last_xid, q.newest)
        FROM unnest(gone.names, gone.last_xids, gone.newest) AS q (name, last_xid, newest);
 END $$;
-COMMENT ON FUNCTION messages.drop_and_record_partition(regclass) IS
+COMMENT ON FUNCTION messages.drop_and_record_partition IS
     'Drops an archive partition and records for each queue the place in the log behind its last message. 55P03: it is in use.'
     ' [internal]';
 
@@ -258,7 +258,7 @@ AS $$
            greatest(record_archive_removal.archived_at, (SELECT max(r.archived_at) FROM replaced r))
       FROM counted
 $$;
-COMMENT ON FUNCTION messages.record_archive_removal(text, bigint, timestamptz) IS
+COMMENT ON FUNCTION messages.record_archive_removal IS
     'Records that messages of a queue were removed from the archive, given the last transaction that archived one of them and when the newest was archived; NULL if none was removed.'
     ' [internal]';
 
@@ -271,7 +271,7 @@ BEGIN
     ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
     EXECUTE format('ALTER TABLE messages.message_archive_default ADD CONSTRAINT archived_before_the_archive_begins CHECK (archived_at >= %L) NOT VALID', begins);
 END $$;
-COMMENT ON FUNCTION messages.set_archive_begin() IS
+COMMENT ON FUNCTION messages.set_archive_begin IS
     'Records where the archive begins after its oldest partition was dropped; older messages are refused from now on.'
     ' [internal]';
 
@@ -300,7 +300,7 @@ BEGIN
                 ELSE c.relname = ANY (names) END
      ORDER BY p.first_at;
 END $$;
-COMMENT ON FUNCTION messages.closed_archive_partitions(interval, text[], boolean) IS
+COMMENT ON FUNCTION messages.closed_archive_partitions IS
     'The archive partitions that were completed at least older_than ago, or the completed ones among these names, oldest first: their size, an estimate of the messages per page, and the columns of the archive with their types. With with_open also those that have messages and still take some, of which an export reads what transactions before before_xid archived. Names that no such partition has are left out. PQ004: bad older_than.'
     ' [for: pipeline]';
 
@@ -322,7 +322,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'It can be exported and dropped after that.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.closed_archive_partition(text) IS
+COMMENT ON FUNCTION messages.closed_archive_partition IS
     'The completed archive partition of this name. PQ004: there is none, or it is not completed.'
     ' [internal]';
 
@@ -331,7 +331,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT pg_try_advisory_xact_lock(p.lock_key, hashtext(lock_export.partition)) FROM messages.archive_policy p
 $$;
-COMMENT ON FUNCTION messages.lock_export(text) IS
+COMMENT ON FUNCTION messages.lock_export IS
     'Whether no other export works on a partition of the archive: true keeps the others out until the commit.'
     ' [for: pipeline]';
 
@@ -365,7 +365,7 @@ BEGIN
          GROUP BY b.queue_name, b.result, b.date
         $checksums$, line, values, part.first_at, part.end_at, archive_checksums.first_page, archive_checksums.end_page);
 END $$;
-COMMENT ON FUNCTION messages.archive_checksums(text, bigint, bigint) IS
+COMMENT ON FUNCTION messages.archive_checksums IS
     'For the pages from first_page to before end_page of a closed archive partition: the number of messages of each queue, result and day (UTC), and the md5 of all their columns in physical order. PQ004: no such partition, or not closed.'
     ' [for: pipeline]';
 
@@ -442,6 +442,6 @@ BEGIN
     PERFORM messages.set_archive_begin();
     RETURN after.rows;
 END $$;
-COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
+COMMENT ON FUNCTION messages.drop_archive_partition IS
     'Drops a closed archive partition if the manifest of its export covers and equals it, by the md5 of what was read back from each of its files; returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has open dead messages. PQ015: it belongs to another role.'
     ' [for: pipeline]';

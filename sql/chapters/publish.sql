@@ -77,7 +77,7 @@ BEGIN
     END IF;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION messages.publish(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text, text, interval, text) IS
+COMMENT ON FUNCTION messages.publish IS
     'Publishes one message in the caller''s transaction and returns its id; if its dedup_key is still remembered, the id of the message that was published under that key. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large.'
     ' [for: publisher]';
 
@@ -125,7 +125,7 @@ BEGIN
         publish_batch.headers, publish_batch."references", publish_batch.topics, publish_batch.group_keys);
     RETURN QUERY SELECT unnest(ids);
 END $$;
-COMMENT ON FUNCTION messages.publish_batch(text, jsonb, integer, interval, interval, jsonb, text[], timestamptz, text[], text[], text[], interval, text) IS
+COMMENT ON FUNCTION messages.publish_batch IS
     'Publishes each element of a JSON array in one statement and returns the ids in order, all or none; every other array has one element for each body, which may be NULL. Errors as in publish.'
     ' [for: publisher]';
 
@@ -149,7 +149,7 @@ BEGIN
     END IF;
     PERFORM messages.check_headers(headers);
 END $$;
-COMMENT ON FUNCTION messages.check_publish(integer, interval, interval, timestamptz, jsonb) IS
+COMMENT ON FUNCTION messages.check_publish IS
     'Raises PQ004 for an argument of publish that is out of range, PQ005 for headers that are too large.'
     ' [internal]';
 
@@ -208,7 +208,7 @@ BEGIN
     SELECT insert_messages.queue_name, ends.at, ids FROM (VALUES (back_at), (insert_messages.expires_at)) AS ends (at) WHERE ends.at IS NOT NULL;
     PERFORM messages.notify_for(insert_messages.queue_name, ids[1]);
 END $$;
-COMMENT ON FUNCTION messages.insert_messages(text, bigint[], jsonb, integer, timestamptz, timestamptz, timestamptz, jsonb, text[], text[], text[]) IS
+COMMENT ON FUNCTION messages.insert_messages IS
     'Inserts messages that were checked, under these ids: the ready ones into their lane, those of groups to wait for a place; sets their timers, and notifies once. PQ001: unknown queue; PQ005: body too large.'
     ' [internal]';
 
@@ -231,7 +231,7 @@ BEGIN
     END IF;
     RETURN known.fair_by;
 END $$;
-COMMENT ON FUNCTION messages.prepare_lane(text, integer) IS
+COMMENT ON FUNCTION messages.prepare_lane IS
     'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it opens if it is the first. Returns by what keys take turns; NULL if messages enter in the order in which they are published.'
     ' [internal]';
 
@@ -248,7 +248,7 @@ BEGIN
     END IF;
     RETURN body;
 END $$;
-COMMENT ON FUNCTION messages.check_body(text, jsonb, integer) IS
+COMMENT ON FUNCTION messages.check_body IS
     'Returns a body; PQ005, with the size, the limit and the fix, if it or its text is larger than the queue allows.'
     ' [internal]';
 
@@ -334,7 +334,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT known.id, known.id <> known.new_id FROM unnest(ids, new_ids) AS known (id, new_id);
 END $$;
-COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
+COMMENT ON FUNCTION messages.publish_deduplicated IS
     'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that transaction stayed open for more than three seconds, or waits for this one; other errors as in publish.'
     ' [for: publisher]';
 
@@ -360,7 +360,7 @@ BEGIN
     END LOOP;
     RETURN known;
 END $$;
-COMMENT ON FUNCTION messages.remember_key(text, text, bigint, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION messages.remember_key IS
     'Remembers the id of a message under its dedup_key until forget, and returns it; or the id that is remembered already. Waits for the end of a transaction that publishes under the key.'
     ' [internal]';
 
@@ -416,7 +416,7 @@ BEGIN
      WHERE ends.at IS NOT NULL;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.replace_waiting(text, bigint, jsonb, timestamptz, jsonb, text, text, timestamptz) IS
+COMMENT ON FUNCTION messages.replace_waiting IS
     'Replaces the body of a message that nobody has leased, with headers, reference, topic and times; returns false and changes nothing if the message is leased or finished. The message gets the place of its visible_at, and where keys take turns it keeps its own.'
     ' [internal]';
 
@@ -447,7 +447,7 @@ BEGIN
             HINT = format('Bind one: SELECT messages.bind_topic(''queue'', %L)', publish_topic.topic);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.publish_topic(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text) IS
+COMMENT ON FUNCTION messages.publish_topic IS
     'Publishes one message to each queue that the topic reaches and returns the ids. PQ008: it reaches none. Other errors as in publish.'
     ' [for: publisher]';
 
@@ -461,7 +461,7 @@ BEGIN
     SELECT DISTINCT b.queue_name FROM messages.topic_binding b
      WHERE '.' || route_topic.topic ~ messages.topic_regex(b.pattern) ORDER BY b.queue_name;
 END $$;
-COMMENT ON FUNCTION messages.route_topic(text) IS
+COMMENT ON FUNCTION messages.route_topic IS
     'The queues that a topic reaches, without publishing anything. PQ004: bad topic.'
     ' [for: publisher]';
 
@@ -485,7 +485,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', bind_topic.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.bind_topic(text, text) IS
+COMMENT ON FUNCTION messages.bind_topic IS
     'Lets a queue get a copy of what publish_topic publishes under a topic that the pattern matches; true if the binding is new. PQ001: unknown queue; PQ004: bad pattern; PQ016: another transaction is changing it for more than three seconds.'
     ' [for: admin]';
 
@@ -503,7 +503,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', unbind_topic.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.unbind_topic(text, text) IS 'Removes a binding; true if there was one. PQ016: another transaction is changing it for more than three seconds.'
+COMMENT ON FUNCTION messages.unbind_topic IS 'Removes a binding; true if there was one. PQ016: another transaction is changing it for more than three seconds.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.check_topic(topic text) RETURNS text
@@ -516,7 +516,7 @@ BEGIN
     END IF;
     RETURN topic;
 END $$;
-COMMENT ON FUNCTION messages.check_topic(text) IS 'Returns a topic, or raises PQ004 if it cannot be one; NULL means not given.'
+COMMENT ON FUNCTION messages.check_topic IS 'Returns a topic, or raises PQ004 if it cannot be one; NULL means not given.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.topic_regex(pattern text) RETURNS text
@@ -532,6 +532,6 @@ BEGIN
         SELECT string_agg(CASE word WHEN '*' THEN '[.][^.]+' WHEN '#' THEN '([.][^.]+)*' ELSE '[.]' || word END, '' ORDER BY place)
           FROM string_to_table(pattern, '.') WITH ORDINALITY AS words (word, place)) || '$';
 END $$;
-COMMENT ON FUNCTION messages.topic_regex(text) IS
+COMMENT ON FUNCTION messages.topic_regex IS
     'The regular expression of a topic pattern, for a topic with a dot before it. PQ004: bad pattern; NULL means not given.'
     ' [internal]';

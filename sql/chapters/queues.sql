@@ -53,7 +53,7 @@ EXCEPTION
         RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',
             HINT = 'Create a thousand at most in one transaction, or raise max_locks_per_transaction.';
 END $$;
-COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, interval) IS
+COMMENT ON FUNCTION messages.create_queue IS
     'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy; PQ018: thousands in one transaction; PQ016: another transaction is creating it for more than three seconds.'
     ' [for: admin]';
 
@@ -168,14 +168,14 @@ BEGIN
     END IF;
     PERFORM messages.repair_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, text, boolean, interval, interval, interval, interval, text, integer, integer, integer, interval, integer, interval) IS
+COMMENT ON FUNCTION messages.alter_queue IS
     'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.pause_queue(queue_name text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT messages.alter_queue(pause_queue.queue_name, paused => true) $$;
-COMMENT ON FUNCTION messages.pause_queue(text) IS
+COMMENT ON FUNCTION messages.pause_queue IS
     'Stops leasing from a queue; publishing continues, and leased messages can still be finished. PQ001: unknown queue; PQ016: a transaction that changes the queue, dispatches from it, or leases from one with a max_leased, stayed open for more than three seconds.'
     ' [for: admin]';
 
@@ -188,7 +188,7 @@ BEGIN
     PERFORM messages.notify_waiting(q.queue_name, 1) FROM messages.queue q
       WHERE q.queue_name = resume_queue.queue_name COLLATE "default" AND q.notify <> 'off';
 END $$;
-COMMENT ON FUNCTION messages.resume_queue(text) IS 'Ends a pause, and notifies the consumers. PQ001: unknown queue; PQ016: as in pause_queue.'
+COMMENT ON FUNCTION messages.resume_queue IS 'Ends a pause, and notifies the consumers. PQ001: unknown queue; PQ016: as in pause_queue.'
     ' [for: admin]';
 
 CREATE OR REPLACE FUNCTION messages.purge_queue(queue_name text) RETURNS bigint
@@ -220,7 +220,7 @@ BEGIN
     END LOOP;
     PERFORM messages.raise_in_use(format('queue %L', purge_queue.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.purge_queue(text) IS
+COMMENT ON FUNCTION messages.purge_queue IS
     'Deletes the messages of a queue that are not leased, delayed ones too, without archiving them, and returns how many. Their dedup keys can be used again. PQ001: unknown queue; PQ016: a transaction that publishes under one of them stayed open for ten seconds.'
     ' [for: admin]';
 
@@ -247,7 +247,7 @@ BEGIN
     END LOOP;
     PERFORM messages.raise_in_use(format('queue %L', drop_queue.queue_name));
 END $$;
-COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
+COMMENT ON FUNCTION messages.drop_queue IS
     'Removes a queue with its bindings and returns how many unfinished messages went with it; the archive keeps the finished ones for as long as the retention of the queue says. Tries for half a minute to find a time at which no transaction is changing a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.'
     ' [for: admin]';
 
@@ -290,7 +290,7 @@ BEGIN
     DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default";
     RETURN deleted;
 END $$;
-COMMENT ON FUNCTION messages.delete_queue(text, boolean) IS
+COMMENT ON FUNCTION messages.delete_queue IS
     'Does what drop_queue does, once nobody else can change a message. 55P03: another transaction is changing what goes with the queue.'
     ' [internal]';
 
@@ -387,7 +387,7 @@ BEGIN
            (SELECT moment - u.finished_at FROM messages.maintenance_run u WHERE u.finished_at <= moment), count_up_to::bigint, k.limited_until
       FROM known k ORDER BY k.queue_name;
 END $$;
-COMMENT ON FUNCTION messages.status(text, boolean) IS
+COMMENT ON FUNCTION messages.status IS
     'Each queue: depth = ready + leased + delayed; age of the oldest ready message; open dead messages; time since the last maintenance run. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. limited_until: when rate_limit and max_leased allow the next lease, if no lease ends or is extended before; NULL if they allow one now. Without a name, the queues that this login may observe. PQ001: unknown queue.'
     ' [for: consumer, observer]';
 
@@ -399,7 +399,7 @@ AS $$
       FROM pg_class c JOIN pg_stats s ON s.schemaname = 'messages' AND s.tablename = c.relname AND s.attname = 'queue_name'
      WHERE c.oid = planned_messages.relation AND c.reltuples > 0
 $$;
-COMMENT ON FUNCTION messages.planned_messages(regclass, text) IS
+COMMENT ON FUNCTION messages.planned_messages IS
     'How many messages of a queue messages.message_rows or messages.dead_message has according to the statistics of the planner, which the last ANALYZE wrote; NULL if they do not know the queue.'
     ' [internal]';
 
@@ -463,7 +463,7 @@ BEGIN
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
         OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s');
 END $$;
-COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
+COMMENT ON FUNCTION messages.ready_queues IS
     'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased and rate_limit allow), or later (next_in: when a delay or a lease ends, or when rate_limit allows the next lease), with at most twenty topics of the messages that were counted, and the time since which the oldest has been ready. Unknown names are left out: closed_queues() returns those. Changes nothing: a waiting consumer calls scan(). PQ004: a negative number.'
     ' [for: consumer, observer]';
 
@@ -479,7 +479,7 @@ BEGIN
              OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r));
     RETURN QUERY SELECT * FROM messages.ready_queues(coalesce(scan.queue_names, '{}'), scan.count_up_to);
 END $$;
-COMMENT ON FUNCTION messages.scan(text[], integer) IS
+COMMENT ON FUNCTION messages.scan IS
     'Ends what is due in these queues, scans a queue if a scan is due, and returns what ready_queues() returns then. Waiting consumers call it, because nobody else may be there to do it. Unknown names are left out, and so is what this login may not observe. One call serves any number of waiting consumers. PQ004: a negative number.'
     ' [for: consumer, observer, maintenance, pipeline]';
 
@@ -494,7 +494,7 @@ AS $$
      WHERE q.queue_name IS NULL OR q.paused
      ORDER BY place
 $$;
-COMMENT ON FUNCTION messages.closed_queues(text[]) IS
+COMMENT ON FUNCTION messages.closed_queues IS
     'The names among these for which nobody should wait: there is no such queue, or none that this login may observe, or it is paused.'
     ' [for: consumer, observer]';
 
@@ -508,7 +508,7 @@ BEGIN
     RETURN QUERY SELECT q.lease_for, q.handler_timeout, q.max_leased IS NOT NULL, q.rate_limit IS NOT NULL
       FROM messages.queue q WHERE q.queue_name = lease_policy.queue_name COLLATE "default";
 END $$;
-COMMENT ON FUNCTION messages.lease_policy(text) IS
+COMMENT ON FUNCTION messages.lease_policy IS
     'How long a lease of the queue lasts, and how long a handler may take for a message (NULL forever), unless the consumer says otherwise; and whether it has a max_leased, so that leases wait for one another, and a rate. PQ001: unknown queue.'
     ' [for: consumer]';
 
@@ -525,7 +525,7 @@ BEGIN
     SELECT m.id FROM messages.message_rows m WHERE m.queue_name = next_ids.queue_name COLLATE "default"
      ORDER BY m.priority DESC, m.visible_at, m.id LIMIT next_ids.max_messages;
 END $$;
-COMMENT ON FUNCTION messages.next_ids(text, integer) IS
+COMMENT ON FUNCTION messages.next_ids IS
     'The first unfinished messages of a queue in the order in which they will be leased, also those that are leased or delayed. A view that hides rows cannot use the order of an index, and would read the whole queue. PQ001: unknown queue; PQ004: no max_messages, or less than 1.'
     ' [for: observer]';
 
@@ -538,7 +538,7 @@ BEGIN
         PERFORM messages.raise_unknown_queue(check_queue.queue_name);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_queue(text, text) IS
+COMMENT ON FUNCTION messages.check_queue IS
     'Raises 42501 if this login is limited and the queue was not granted to it, PQ001 if there is no such queue.'
     ' [internal]';
 
@@ -551,7 +551,7 @@ BEGIN
             USING ERRCODE = 'PQ003', HINT = 'Use a lower-case letter, then letters, digits and underscores; at most 48 characters.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_queue_name(text) IS 'Raises PQ003 for a name that no queue can have.'
+COMMENT ON FUNCTION messages.check_queue_name IS 'Raises PQ003 for a name that no queue can have.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.raise_unknown_queue(queue_name text) RETURNS void
@@ -562,5 +562,5 @@ BEGIN
         USING ERRCODE = 'PQ001',
               HINT = format('Create it: SELECT messages.create_queue(%s)', coalesce(quote_literal(left(queue_name, 100)), '''name'''));
 END $$;
-COMMENT ON FUNCTION messages.raise_unknown_queue(text) IS 'Raises PQ001 with the queue and the fix.'
+COMMENT ON FUNCTION messages.raise_unknown_queue IS 'Raises PQ001 with the queue and the fix.'
     ' [internal]';

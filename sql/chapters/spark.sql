@@ -21,7 +21,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('run %L', begin_run.run_id), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.begin_run(text, text) IS
+COMMENT ON FUNCTION messages.begin_run IS
     'Records that a run of a pipeline starts; returns its summary if it has already finished, else NULL. Each login has names of its own. PQ004: no name, or the name of another pipeline''s run; PQ016: a transaction that begins it stays open for more than three seconds, or waits for this one.'
     ' [for: pipeline]';
 
@@ -52,7 +52,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('run %L', finish_run.run_id), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.finish_run(text, jsonb) IS
+COMMENT ON FUNCTION messages.finish_run IS
     'Records that a run is done and returns its summary; of two concurrent calls both return that of the first. PQ004: this login did not begin it, no summary, or publish_staged() finishes it; PQ016: a transaction that finishes it stayed open for more than three seconds, or waits for this one.'
     ' [for: pipeline]';
 
@@ -69,7 +69,7 @@ BEGIN
     END IF;
     RETURN known.summary;
 END $$;
-COMMENT ON FUNCTION messages.run_summary(text, text) IS
+COMMENT ON FUNCTION messages.run_summary IS
     'The summary of a run of a pipeline that this login began, NULL until it finishes or if it never began. PQ004: the name is that of another pipeline''s run.'
     ' [for: pipeline]';
 
@@ -77,7 +77,7 @@ CREATE OR REPLACE FUNCTION messages.run_holder(run_id text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 -- Each login has its own names of runs. The login is written without spaces, so that the name of one run is not the beginning of another's.
 RETURN 'spark ' || run_id || ' ' || replace(session_user::text, ' ', '_') || ' ';
-COMMENT ON FUNCTION messages.run_holder(text) IS
+COMMENT ON FUNCTION messages.run_holder IS
     'How locked_by and handled_by begin for what a run of a pipeline leases: ''spark RUN LOGIN ''. Two logins may use one name of a run.'
     ' [for: pipeline]';
 
@@ -111,7 +111,7 @@ BEGIN
      WHERE a.archived_at >= began AND starts_with(a.handled_by, holder)
        AND strpos(substr(a.handled_by, length(holder) + 1), ' ') = 0;
 END $$;
-COMMENT ON FUNCTION messages.run_archived(text) IS
+COMMENT ON FUNCTION messages.run_archived IS
     'How many messages a run of a pipeline has archived since it began, by result, how many seconds ago it began, and how many it worked: from its first lease to its last result. PQ004: no such run.'
     ' [for: pipeline]';
 
@@ -140,7 +140,7 @@ BEGIN
      WHERE m.queue_name = run_backlog.queue_name COLLATE "default";
     waiting := waiting - ready - held;
 END $$;
-COMMENT ON FUNCTION messages.run_backlog(text, text) IS
+COMMENT ON FUNCTION messages.run_backlog IS
     'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue, and changes none: call scan() first, so that what is due counts as ready. PQ001: unknown queue.'
     ' [for: pipeline]';
 
@@ -196,7 +196,7 @@ BEGIN
     END IF;
     RETURN stage;
 END $$;
-COMMENT ON FUNCTION messages.stage_publish(text, text, text) IS
+COMMENT ON FUNCTION messages.stage_publish IS
     'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Maintenance drops the table a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue; PQ016: a transaction that made the stage stays open for more than three seconds, or waits for this one.'
     ' [for: publisher]';
 
@@ -210,7 +210,7 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION messages.check_stage_login() IS
+COMMENT ON FUNCTION messages.check_stage_login IS
     'The trigger of a staging table: raises 42501 for every login but that of its job.'
     ' [internal]';
 
@@ -249,7 +249,7 @@ BEGIN
      WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
     RETURN done;
 END $$;
-COMMENT ON FUNCTION messages.publish_staged(text, text, jsonb, text, interval, bigint) IS
+COMMENT ON FUNCTION messages.publish_staged IS
     'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, ...]) in their order, records the run, and drops the stage (empties it for a stream), all or none. Called again for the same run or batch, it publishes nothing and returns repeated. PQ004: the run has published to another queue; PQ012: rows are missing; other errors as in publish.'
     ' [for: publisher]';
 
@@ -269,7 +269,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a JSON array of {partition, attempt, rows}, whole numbers without a decimal point, with each attempt once.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_winners(jsonb) IS 'Raises PQ004 for what cannot be the winners of publish_staged.'
+COMMENT ON FUNCTION messages.check_winners IS 'Raises PQ004 for what cannot be the winners of publish_staged.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.insert_staged(stage_id text, winners jsonb, queue_name text, dedup_window interval) RETURNS jsonb
@@ -356,7 +356,7 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('rows', staged, 'published', published, 'duplicates', staged - published);
 END $$;
-COMMENT ON FUNCTION messages.insert_staged(text, jsonb, text, interval) IS
+COMMENT ON FUNCTION messages.insert_staged IS
     'Publishes the rows of the attempts in winners, in their order; returns how many rows there were, how many of them were published and how many were duplicates. PQ012: rows are missing; PQ016: another transaction held the stage for three seconds; other errors as in publish.'
     ' [internal]';
 
@@ -370,7 +370,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('stage %L', lock_stage.stage_id), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.lock_stage(text) IS
+COMMENT ON FUNCTION messages.lock_stage IS
     'Locks the stage of a job until the commit, and returns the name of its table; NULL if there is none. PQ016: another transaction held it for three seconds, or waits for this one.'
     ' [internal]';
 
@@ -393,7 +393,7 @@ EXCEPTION
         UPDATE messages.publish_stage s SET expires_at = clock_timestamp() WHERE s.number = drop_or_empty_stage.number AND NOT keep_table;
         RETURN false;
 END $$;
-COMMENT ON FUNCTION messages.drop_or_empty_stage(bigint, boolean) IS
+COMMENT ON FUNCTION messages.drop_or_empty_stage IS
     'Drops a staging table, or leaves it to the next maintenance run if a task still writes there; with keep_table it only empties it, for the next batch of a stream.'
     ' [internal]';
 
@@ -404,7 +404,7 @@ AS $$
         SELECT p.number FROM messages.publish_stage p
          WHERE p.made_by = session_user AND p.stage_id = drop_stage.stage_id FOR UPDATE SKIP LOCKED) s
 $$;
-COMMENT ON FUNCTION messages.drop_stage(text) IS
+COMMENT ON FUNCTION messages.drop_stage IS
     'Drops the staging table of a job that will not publish; true if it is gone. While a task still writes there it is left to maintenance.'
     ' [for: publisher]';
 
@@ -432,7 +432,7 @@ BEGIN
     END IF;
     RETURN done;
 END $$;
-COMMENT ON FUNCTION messages.begin_publish_run(text, text) IS
+COMMENT ON FUNCTION messages.begin_publish_run IS
     'Locks a run that publishes to a queue, or to those that its rows name, as lock_publish_run() does; returns what it published before, else NULL. PQ004: it has published to another queue, or the name is that of another pipeline''s run.'
     ' [internal]';
 
@@ -460,6 +460,6 @@ BEGIN
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('run %L', lock_publish_run.run_id), SQLSTATE);
 END $$;
-COMMENT ON FUNCTION messages.lock_publish_run(text, bigint) IS
+COMMENT ON FUNCTION messages.lock_publish_run IS
     'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: the name of another pipeline''s run, or a batch before the last; PQ016: a transaction that publishes it stays open for more than three seconds, or waits for this one.'
     ' [internal]';

@@ -63,7 +63,19 @@ def test_each_function_stands_in_one_chapter_and_its_comment_says_who_may_call_i
         for name in re.findall(r"^CREATE (?:OR REPLACE )?FUNCTION messages\.(\w+)\(", script.text, re.M)
     ]
     assert created == [(one.name, f"chapters/{one.chapter}.sql") for one in functions().values()]
-    assert [name for name, _ in created if f"COMMENT ON FUNCTION messages.{name}(" not in functions()[name].text] == []
+    uncommented = [
+        name
+        for name, _ in created
+        if not re.search(rf"^COMMENT ON FUNCTION messages\.{name}\b", functions()[name].text, re.M)
+    ]
+    assert uncommented == []
+
+
+def test_a_second_function_of_a_name_fails_the_installation(conn: Connection) -> None:
+    """A changed signature makes one: `CREATE OR REPLACE` keeps the function with the old arguments."""
+    conn.execute("CREATE FUNCTION messages.check_topic(topic text, longest integer) RETURNS void LANGUAGE sql AS ''")
+    with pytest.raises(psycopg.errors.AmbiguousFunction, match=r"messages\.check_topic"):
+        migrations.migrate(conn)
 
 
 def test_each_table_belongs_to_one_chapter(conn: Connection) -> None:

@@ -49,9 +49,9 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sql" / "migrations" / "0002_note.sql").write_text(MIGRATION)
     install = folder / "sql" / "install.sql"
     for name in ("publish", "lease", "archive"):
-        text = re.sub(rf"\b(messages\.)?{name}(?=[.(])", rf"\1{name}_recorded", functions()[name].text)
+        text = re.sub(rf"\b(messages\.)?{name}(?=[.(]| IS\n)", rf"\1{name}_recorded", functions()[name].text)
         text = text.replace("\n) RETURNS", ",\n    note text DEFAULT NULL\n) RETURNS", 1)
-        text = re.sub(r"(COMMENT ON FUNCTION [^)]+)\)", r"\1, text)", text)
+        text = re.sub(r"(COMMENT ON FUNCTION [\w.]+\([^)]+)\)", r"\1, text)", text)
         with (folder / "sql" / "chapters" / f"{functions()[name].chapter}.sql").open("a") as chapter:
             chapter.write(f"\n{text}")
     of_first = re.search(r"^SELECT NOT EXISTS.*?^\\endif\n", install.read_text(), re.M | re.S)
