@@ -18,8 +18,8 @@ import pytest
 
 from airflow_provider_pgqueue.cli.program import run_program
 from airflow_provider_pgqueue.core import Consumer, Outcome, Rejected, connect, run, verbs
-from airflow_provider_pgqueue.core.message import TRAVELS, DeadMessage, Duplicate, Message
-from airflow_provider_pgqueue.core.verbs import Options
+from airflow_provider_pgqueue.core.message import PLURALS, TRAVELS, DeadMessage, Duplicate, Message
+from airflow_provider_pgqueue.core.verbs import BatchOptions, Options
 from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.web import Person, make_app
 from tests.archive import make_partition
@@ -70,6 +70,7 @@ def test_the_list_has_all_that_the_table_and_the_archive_keep(shared: Connection
 def test_every_option_of_a_publish_is_followed_here() -> None:
     assert KEPT.keys() == TRAVELS.keys()
     assert KEPT.keys() | UNTIL_IT_ENDS.keys() | NOT_WITH_A_DELAY == Options.__annotations__.keys()
+    assert {PLURALS.get(name, name) for name in Options.__annotations__} == BatchOptions.__annotations__.keys()
 
 
 def test_the_values_of_python_and_of_spark_have_what_travels() -> None:

@@ -21,6 +21,9 @@ COUNTED: Final = get_args(Counted)
 TRAVELS: Final = {
     "priority": "smallint", "headers": "jsonb", "reference": "text", "topic": "text", "group_key": "text",
 }  # fmt: skip
+TEXTS: Final = [name for name, kind in TRAVELS.items() if kind == "text"]
+# Each message of a batch has its own: a batch is given lists of them, with these names.
+PLURALS: Final = {name: f"{name}s" for name in (*TEXTS, "dedup_key")}
 
 
 class Duplicate(int):

@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core.argument import check, moment, timed
 from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.json_text import JsonText, to_json
-from airflow_provider_pgqueue.core.message import Duplicate, Row
+from airflow_provider_pgqueue.core.message import PLURALS, Duplicate, Row
 
 T = TypeVar("T")
 DURATIONS: Final = {
@@ -20,11 +20,11 @@ DURATIONS: Final = {
     "step", "waiting_for",
 }  # fmt: skip
 """The arguments of verbs that are durations."""
-TYPES: Final = {
+TYPES: Final = dict.fromkeys(PLURALS.values(), "text[]") | {
     name: type_
     for type_, names in {
         "bigint[]": "dispatch_ids ids",
-        "text[]": "dedup_keys failed_tasks fingerprints group_keys names queue_names references results topics",
+        "text[]": "failed_tasks fingerprints names queue_names results",
         "jsonb": "failure headers manifest message messages outcomes output summary winners",
     }.items()
     for name in names.split()

@@ -37,7 +37,7 @@ from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call_without
 from airflow_provider_pgqueue.core.json_text import all_to_json
-from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.message import PLURALS, TEXTS, Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
@@ -85,15 +85,7 @@ class PublishTask(QueueTask):
     """
 
     # Not `messages`: what came out of a queue or a file must not be rendered, and Airflow calls templated functions.
-    template_fields: Sequence[str] = (
-        "queue_name",
-        "headers",
-        "reference",
-        "topic",
-        "group_key",
-        "dedup_key",
-        "pgqueue_conn_id",
-    )
+    template_fields: Sequence[str] = ("queue_name", "headers", *PLURALS, "pgqueue_conn_id")
     template_fields_renderers = {"headers": "json"}  # noqa: RUF012 as Airflow has it
     writes_queue = True
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -248,9 +240,9 @@ class PublishTask(QueueTask):
             "expires_in": self.expires_in,
             "headers": self._headers or None,
         }
-        for name, value in (("references", self.reference), ("topics", self.topic), ("group_keys", self.group_key)):
-            if value is not None:
-                options[name] = [value] * len(texts)  # type: ignore[literal-required]
+        for name in TEXTS:
+            if (value := getattr(self, name)) is not None:
+                options[PLURALS[name]] = [value] * len(texts)  # type: ignore[literal-required]
         if keys:
             dedup_keys = [_short(key) for key in keys]
             options |= {"dedup_keys": dedup_keys, "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}

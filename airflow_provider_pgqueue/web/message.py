@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import Response
 
-from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.message import TEXTS, Row
 from airflow_provider_pgqueue.web.actions import Id, life_of, said_of
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.request import Site, person_of, site_of
@@ -17,6 +17,10 @@ from airflow_provider_pgqueue.web.section import Refused, part, rows_of
 router = APIRouter()
 
 _LONGEST: Final = 200_000  # letters of a body
+_FACTS: Final = (
+    "priority", "attempts", "requeues", *TEXTS, "created_at", "visible_at", "expires_at", "leased_at",
+    "archived_at", "fingerprint",
+)  # fmt: skip
 
 
 @router.get("/messages/{id}")
@@ -31,6 +35,7 @@ def message(request: Request, id: Id) -> Response:
         request,
         "message.html",
         id=id,
+        facts=_FACTS,
         inside=_inside(site, id) if person.may_act else None,
         wants_body=wants_body,
         longest=_LONGEST,

@@ -10,6 +10,7 @@ from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.json_text import all_to_json, to_json
+from airflow_provider_pgqueue.core.message import PLURALS
 from airflow_provider_pgqueue.core.statement import Statement, ids_or_duplicates, one
 
 
@@ -71,15 +72,9 @@ _RULES: Final = {
     "expires_in": argument.optional(argument.timed),
     "dedup_window": argument.optional(argument.timed),
     "visible_at": argument.optional(argument.moment),
-    "reference": argument.optional(argument.any_text),
-    "topic": argument.optional(argument.any_text),
-    "group_key": argument.optional(argument.any_text),
-    "dedup_key": argument.optional(argument.any_text),
     "on_conflict": argument.optional(argument.any_text),
-    "references": argument.optional(argument.any_texts),
-    "topics": argument.optional(argument.any_texts),
-    "group_keys": argument.optional(argument.any_texts),
-    "dedup_keys": argument.optional(argument.any_texts),
+    **dict.fromkeys(PLURALS, argument.optional(argument.any_text)),
+    **dict.fromkeys(PLURALS.values(), argument.optional(argument.any_texts)),
 }
 
 
@@ -102,9 +97,9 @@ def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[Batc
     if not isinstance(bodies, Iterable) or isinstance(bodies, str | bytes | Mapping):
         raise InvalidArgument(f"the bodies are of type {type(bodies).__name__}", "Give a list of them.")
     argument.check_names("publish_batch", options, BatchOptions.__annotations__)
-    for name in ("references", "topics", "group_keys", "dedup_keys"):
+    for name in PLURALS.values():
         if isinstance(values := options.get(name), Iterable) and not isinstance(values, str):
-            options[name] = list(values)
+            options[name] = list(values)  # type: ignore[literal-required]
     argument.check({**options, "queue_name": queue_name}, _RULES)
     return publish_texts(queue_name, list(all_to_json(bodies)), **options)
 
@@ -126,8 +121,7 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
 
 def _as_batch(options: Options) -> BatchOptions:
     """Return the options of one message as those of a batch of one."""
-    many = {"reference": "references", "topic": "topics", "group_key": "group_keys", "dedup_key": "dedup_keys"}
     return cast(
         "BatchOptions",
-        {many.get(name, name): [value] if name in many else value for name, value in options.items()},
+        {PLURALS.get(name, name): [value] if name in PLURALS else value for name, value in options.items()},
     )

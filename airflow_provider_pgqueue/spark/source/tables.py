@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, ShortType, StringType, StructField, Stru
 
 from airflow_provider_pgqueue.core.argument import topic_pattern
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.message import RESULTS
+from airflow_provider_pgqueue.core.message import RESULTS, TEXTS
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.source import options as given
 
@@ -85,15 +85,17 @@ def _columns(text: str) -> dict[str, str]:
     return dict(column.split() for column in text.split(","))
 
 
+_TEXTS: Final = ", ".join(f"{name} text" for name in TEXTS)
+
 ARCHIVE: Final = Table(
     "archive",
     sql.Identifier("messages", "message_archive"),
     "archived_at",
     _columns(
-        """
+        f"""
         id bigint, queue_name text, result text, created_at timestamptz, leased_at timestamptz, archived_at timestamptz,
         attempts smallint, priority smallint, requeues smallint, requeued_from bigint, handled_by text, details text,
-        reference text, topic text, group_key text, fingerprint text, resolution text, resolved_at timestamptz,
+        {_TEXTS}, fingerprint text, resolution text, resolved_at timestamptz,
         resolved_by text, requeued_as bigint, dismissed_for text, headers jsonb, output jsonb, failure jsonb,
         message jsonb, xid bigint
         """
@@ -105,10 +107,10 @@ _QUEUE: Final = Table(
     sql.Identifier("messages", "message"),
     "created_at",
     _columns(
-        """
+        f"""
         id bigint, queue_name text, created_at timestamptz, visible_at infinite, leased_at timestamptz,
         lock_expires_at infinite, expires_at infinite, due_at infinite, attempts smallint, priority smallint,
-        requeues smallint, requeued_from bigint, locked_by text, reference text, topic text, group_key text,
+        requeues smallint, requeued_from bigint, locked_by text, {_TEXTS},
         last_error text, headers jsonb, message jsonb
         """
     ),
