@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from io import BufferedReader, RawIOBase
 from itertools import islice
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.json_lines import Line, json_object, read_lines, read_message
-from airflow_provider_pgqueue.cli.options import duration
+from airflow_provider_pgqueue.cli.options import F, duration
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, with_settings
 from airflow_provider_pgqueue.cli.text import print_text
@@ -28,7 +28,24 @@ from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 _DEFAULT_BATCH = 1000
 _BUFFER = 65_536  # bytes
-_KEYS = ("reference", "group_key", "dedup_key")
+_KEYS: Final = {
+    "reference": "Reference of the one --message, such as an order number.",
+    "group_key": "Group key of the one --message: messages of one group are handled in order.",
+    "dedup_key": "Deduplication key of the one --message: a known key is not published again.",
+}
+
+
+def key_options(command: F) -> F:
+    """Add two options for each key: the key of the one --message, and the field that has it in each line."""
+    for key, meaning in reversed(_KEYS.items()):
+        option, field = _option(key), f"Of lines: top-level field of the body to take the {key.replace('_', ' ')} from."
+        command = click.option(f"{option}-field", metavar="NAME", help=field)(command)
+        command = click.option(option, help=meaning)(command)
+    return command
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
 @click.command()
@@ -37,9 +54,7 @@ _KEYS = ("reference", "group_key", "dedup_key")
 @click.option(
     "--message", metavar="JSON", help="Publish one message with this body instead of a file; - reads standard input."
 )
-@click.option("--reference", help="Reference of the one --message, such as an order number.")
-@click.option("--group-key", help="Group key of the one --message: messages of one group are handled in order.")
-@click.option("--dedup-key", help="Deduplication key of the one --message: a known key is not published again.")
+@key_options
 @click.option(
     "--priority",
     type=click.IntRange(0, 9),
@@ -54,16 +69,6 @@ _KEYS = ("reference", "group_key", "dedup_key")
 @click.option("--headers", type=json_object, metavar="JSON", help="Headers of all messages, as a JSON object.")
 @click.option("--topic", help="Topic of all messages.")
 @click.option(
-    "--reference-field",
-    metavar="NAME",
-    help="Of lines: top-level field of the body to take the reference from.",
-)
-@click.option(
-    "--dedup-key-field",
-    metavar="NAME",
-    help="Of lines: field of the body to take the deduplication key from.",
-)
-@click.option(
     "--dedup-window",
     type=duration,
     help="How long the deduplication keys are remembered. Default: the policy of the queue.",
@@ -74,11 +79,6 @@ _KEYS = ("reference", "group_key", "dedup_key")
     default="skip",
     show_default=True,
     help="Skip a message with a known key, or let it replace one that still waits.",
-)
-@click.option(
-    "--group-key-field",
-    metavar="NAME",
-    help="Of lines: field of the body to take the group key from.",
 )
 @click.option(
     "--one-transaction/--per-batch",
@@ -112,7 +112,7 @@ def publish(
     if message is not None and file is not None:
         raise click.UsageError("give a file or --message, not both.")
     for key in _KEYS:
-        option = f"--{key.replace('_', '-')}"
+        option = _option(key)
         if policy[key] is not None and message is None:
             raise click.UsageError(f"{option} is for one --message. Of lines, name a field: {option}-field.")
         if policy[key] is not None and policy[f"{key}_field"] is not None:
