@@ -284,6 +284,12 @@ DECLARE
     staged    bigint  := 0;
     in_order  boolean := false;
     ranked    text;
+    insert    CONSTANT text := $insert$
+        INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
+        SELECT %s, r.target, r.message, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',
+               r.expires_at, r.headers, r.reference, r.topic, r.group_key
+          FROM (%s) r
+        $insert$;
     taken     bigint := 0;
     published bigint := 0;
 BEGIN
@@ -312,7 +318,7 @@ BEGIN
                                       USING (attempt)', stage);
         IF in_order THEN
             -- Take the keys in the same order as publish_deduplicated does, so that two publishers cannot deadlock.
-            EXECUTE format($insert$
+            EXECUTE format($ordered$
                 WITH numbered AS MATERIALIZED (
                     SELECT o.*, nextval('messages.message_id_seq') AS id FROM (%s ORDER BY place) o),
                 remembered AS (
@@ -326,25 +332,14 @@ BEGIN
                     ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
                      WHERE d.expires_at <= $3
                     RETURNING d.id),
-                published AS (
-                INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference,
-                                              topic, group_key)
-                SELECT n.id, n.target, n.message, coalesce(n.priority, 4), $3, greatest(n.visible_at, $3) + n.place * interval '1 us',
-                       n.expires_at, n.headers, n.reference, n.topic, n.group_key
-                  FROM numbered n
-                 WHERE n.dedup_key IS NULL OR n.id IN (SELECT r.id FROM remembered r)
-                 ORDER BY n.id
-                RETURNING 1)
+                published AS (%s RETURNING 1)
                 SELECT (SELECT count(*) FROM numbered), (SELECT count(*) FROM published)
-                $insert$, ranked) INTO taken, published USING insert_staged.winners, insert_staged.queue_name, moment, insert_staged.dedup_window;
+                $ordered$, ranked, format(insert, 'r.id', 'SELECT n.* FROM numbered n
+                                                            WHERE n.dedup_key IS NULL OR n.id IN (SELECT d.id FROM remembered d) ORDER BY n.id'))
+                INTO taken, published USING insert_staged.winners, insert_staged.queue_name, moment, insert_staged.dedup_window;
         ELSE
             -- The rows are not sorted, because leases follow visible_at anyway: sorting a million bodies costs as much as inserting them.
-            EXECUTE format($insert$
-                INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
-                SELECT r.target, r.message, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',
-                       r.expires_at, r.headers, r.reference, r.topic
-                  FROM (%s) r
-                $insert$, ranked) USING insert_staged.winners, insert_staged.queue_name, moment;
+            EXECUTE format(insert, 'nextval(''messages.message_id_seq'')', ranked) USING insert_staged.winners, insert_staged.queue_name, moment;
             GET DIAGNOSTICS published = ROW_COUNT;
             taken := published;
         END IF;
