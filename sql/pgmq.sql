@@ -182,7 +182,9 @@ CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[]) RETUR
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    done integer;
+    token uuid;
+    until timestamptz;
+    done  integer;
 BEGIN
     IF messages.session_is_limited() THEN
         PERFORM messages.lease_policy(archive.queue_name);
@@ -196,13 +198,11 @@ BEGIN
          GROUP BY m.lock_token) held;
     GET DIAGNOSTICS done = ROW_COUNT;
     IF done < cardinality(msg_ids) THEN    -- the others are not leased, leased by plain SQL, or no longer leased
-        RETURN QUERY
-        WITH mine AS (DELETE FROM messages.message m WHERE m.id = ANY (msg_ids) AND m.queue_name = archive.queue_name RETURNING m.*)
-        INSERT INTO messages.message_archive AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
-                                                   result, handled_by, reference, topic, group_key, headers, message)
-        SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, mine.queue_name,
-               'success', coalesce(locked_by, session_user), reference, topic, group_key, headers, message FROM mine
-        RETURNING a.id;
+        token := gen_random_uuid();
+        until := clock_timestamp() + interval '1 minute';
+        UPDATE messages.message m SET lock_token = token, lock_expires_at = until, locked_by = coalesce(m.locked_by, session_user)
+         WHERE m.id = ANY (msg_ids) AND m.queue_name = archive.queue_name;
+        RETURN QUERY SELECT messages.archive(token, msg_ids);
     END IF;
 END $$;
 CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_id bigint) RETURNS boolean
