@@ -6,6 +6,7 @@ import html
 import json
 import re
 import ssl
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import psycopg
 import psycopg.rows
 import pyarrow.dataset as ds
 import pytest
+from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from airflow_provider_pgqueue.cli.program import run_program
 from airflow_provider_pgqueue.core import Consumer, Outcome, Rejected, connect, run, verbs
@@ -83,6 +86,15 @@ def test_the_values_of_python_and_of_spark_have_what_travels() -> None:
         assert {name: table.columns.get(name) for name in TRAVELS} == dict(TRAVELS)
     assert TRAVELS.keys() | {"expires_at", "visible_at", "dedup_key"} <= writer._COLUMNS.keys()
     assert TRAVELS.keys() - {"priority"} <= set(task._MESSAGES.names)
+
+
+def test_an_option_that_is_given_alone_is_kept(conn: Connection) -> None:
+    """The usual publish takes a short way, which must leave to the long way what it does not keep."""
+    run(conn, verbs.create_queue("orders"))
+    for name, value in KEPT.items():
+        run(conn, verbs.publish("orders", name, **{name: value}))
+    found = [row for (row,) in conn.execute("SELECT to_jsonb(m) FROM messages.message m")]
+    assert {row["message"]: row[row["message"]] for row in found} == KEPT
 
 
 def lost(found: Any) -> dict[str, Any]:
@@ -171,6 +183,48 @@ def test_what_a_publisher_gives_reaches_every_place_of_the_life_of_a_message(
     export_archive(dsn, target=str(tmp_path), older_than=timedelta(days=50))
     (exported,) = ds.dataset(export_files(str(tmp_path))).to_table().to_pylist()
     assert (exported["id"], lost(exported)) == (new_id, {})
+
+
+def in_a_batch(conn: Connection) -> None:
+    options: Any = {PLURALS.get(name, name): [value] if name in PLURALS else value for name, value in KEPT.items()}
+    run(conn, verbs.publish_batch("orders", [1], **options))
+
+
+def to_a_topic(conn: Connection) -> None:
+    run(conn, verbs.bind_topic("orders", "#"))
+    options: Any = {name: value for name, value in KEPT.items() if name != "topic"}
+    run(conn, verbs.publish_topic(KEPT["topic"], 1, **options))
+
+
+def in_place_of_another(conn: Connection) -> None:
+    stay: Any = {name: KEPT[name] for name in ("priority", "group_key")}
+    first = run(conn, verbs.publish("orders", 1, **stay, dedup_key="k"))
+    assert run(conn, verbs.publish("orders", 2, **KEPT, dedup_key="k", on_conflict="replace")) == first
+
+
+def insert(conn: Connection, table: str, **more: Any) -> None:
+    row = {name: Jsonb(value) if isinstance(value, dict) else value for name, value in {**KEPT, **more}.items()}
+    columns, values = sql.SQL(", ").join(map(sql.Identifier, row)), sql.SQL(", ").join(map(sql.Literal, row.values()))
+    conn.execute(sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(sql.Identifier(*table.split(".")), columns, values))
+
+
+def in_plain_sql(conn: Connection) -> None:
+    insert(conn, "messages.message", message=Jsonb(1), queue_name="orders")
+
+
+def from_a_stage(conn: Connection) -> None:
+    stage = run(conn, verbs.stage_publish("job", queue_name="orders"))
+    assert stage is not None
+    insert(conn, stage, message=Jsonb(1), attempt=1, ordinal=0)
+    run(conn, verbs.publish_staged("job", "run", '[{"partition": 0, "attempt": 1, "rows": 1}]', queue_name="orders"))
+
+
+@pytest.mark.parametrize("publish", [in_a_batch, to_a_topic, in_place_of_another, in_plain_sql, from_a_stage])
+def test_it_is_kept_however_a_message_is_published(conn: Connection, publish: Callable[[Connection], None]) -> None:
+    run(conn, verbs.create_queue("orders"))
+    publish(conn)
+    (found,) = until(lambda: run(conn, verbs.consume("orders")), what="the message is ready")
+    assert lost(found) == {}
 
 
 @pytest.mark.parametrize("end", ["expired", "lock_expired", "cancelled", "success"])
