@@ -143,7 +143,7 @@ BEGIN
     entered := CASE WHEN ids IS NULL THEN '{}' ELSE messages.enter(policy.queue_name, ids, own,
         CASE WHEN policy.fair_by IS NOT NULL THEN messages.fair_turns(policy.queue_name, ids) END, ended_by => '-infinity') END;
 END $$;
-COMMENT ON FUNCTION messages.let_in(messages.queue, text[], smallint[]) IS
+COMMENT ON FUNCTION messages.let_in IS
     'Lets the next message that waits in each of these groups into its lane, at this place of its group. Nothing enters a group that a dead message blocks. Returns the ids of those whose turn it is, and of those that entered, because no other session has them locked.'
     ' [internal]';
 
@@ -202,7 +202,7 @@ BEGIN
          LIMIT fill_groups.max_groups) roomy;
     RETURN CASE WHEN keys IS NOT NULL THEN messages.next_of_groups(fill_groups.queue_name, keys) ELSE '{}' END;
 END $$;
-COMMENT ON FUNCTION messages.fill_groups(text, integer) IS
+COMMENT ON FUNCTION messages.fill_groups IS
     'Lets messages into groups of a queue that have a free place, so many groups at most, and returns those that entered. Only plain SQL that deletes messages, and a new policy, leave such places. Does not notify.'
     ' [internal]';
 

@@ -58,7 +58,7 @@ BEGIN
         greatest(least(100 * (clock_timestamp() - began), interval '30 s'), '1.05 s') END);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.scan_queue(text, integer, timestamptz) IS
+COMMENT ON FUNCTION messages.scan_queue IS
     'Ends what fell due in a queue in the last five seconds, until so many messages are free; and, if a scan is due, scans all of the queue from its beginning: ends what is due, lets messages into groups that have room, and puts each mark at the first ready message. Returns whether something may have become ready.'
     ' [internal]';
 
@@ -291,7 +291,7 @@ BEGIN
         PERFORM messages.notify_for(end_due.queue_name, ready);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION messages.end_due IS
     'Looks at what the timers of a queue name that have been due since this time, at about max_messages messages and groups, or the one lease that is larger: archives what is out of attempts or past its expires_at, gives the other leases back, puts what leases have passed at the mark, and lets the next of the groups in. Returns how many it freed and archived, and whether more may be due.'
     ' [internal]';
 

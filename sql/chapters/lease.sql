@@ -48,7 +48,7 @@ BEGIN
         first := messages.take_prepared(lease.queue_name, wanted - taken, first.moment);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.lease(text, integer, interval, text) IS
+COMMENT ON FUNCTION messages.lease IS
     'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: a transaction that leased from a queue with a max_leased stays open.'
     ' [for: consumer]';
 
@@ -116,7 +116,7 @@ BEGIN
         PERFORM setval(head.mark, (extract(epoch FROM begin_at) * 1000000)::bigint);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.take_first(text, integer, timestamptz) IS
+COMMENT ON FUNCTION messages.take_first IS
     'Locks the first ready messages of the lanes of a queue, the highest priority first, and moves the mark to the first of them. prepared is the time at which these leases begin. Without it this returns no moment, and locks nothing, where take_prepared() has to be called instead.'
     ' [internal]';
 
@@ -160,7 +160,7 @@ BEGIN
     lease_for := first.lease_for;
     max_attempts := first.max_attempts;
 END $$;
-COMMENT ON FUNCTION messages.take_prepared(text, integer, timestamptz, boolean) IS
+COMMENT ON FUNCTION messages.take_prepared IS
     'Does what take_first does for a lease that found fewer messages than it wanted, or that has not tried: checks its arguments, scans, and locks no more messages than max_leased and rate_limit allow, which uses up the rate. Locks nothing if the lease has tried, at this time, and a scan frees nothing. Errors as in lease.'
     ' [internal]';
 

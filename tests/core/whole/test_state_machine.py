@@ -67,6 +67,7 @@ class Item:
     token: UUID | None = None
     lease: str | None = None  # held; over, until somebody looks; None
     in_line: bool = True  # its place is that of its publishing
+    placed: bool = False  # it had its place in its group when another was requeued
     returned: bool = False  # it was leased before
     result: str | None = None
     dead_token: UUID | None = None
@@ -127,14 +128,14 @@ class Verbs(RuleBasedStateMachine):
         return item.group is None or (self.is_head(item) and not self.is_blocked(item))
 
     def is_head(self, item: Item) -> bool:
-        """Whether there is room for it in its group: requeued ones go before the others.
+        """Whether there is room for it in its group: requeued ones go before the others that wait.
 
         A delayed one lets others pass only where more than one may be leased.
         """
         most = QUEUES[item.queue].get("max_leased_per_group", 1)
         group = [other for other in self.of(item.queue) if other.group == item.group]
         waiting = [other for other in group if other.lease != "held" and not (most > 1 and other.delayed)]
-        waiting.sort(key=lambda other: (-other.requeues, other.id))
+        waiting.sort(key=lambda other: (not other.placed, -other.requeues, other.id))
         return item in waiting[: max(0, most - sum(other.lease == "held" for other in group))]
 
     def is_blocked(self, item: Item) -> bool:
@@ -485,6 +486,8 @@ class Verbs(RuleBasedStateMachine):
             item.attempts -= not count_attempt
             self.come_back(item)
             item.delayed = delayed or back_off
+            # Where several may be leased, a delayed one gives its place up.
+            item.placed &= not item.delayed or QUEUES[item.queue].get("max_leased_per_group", 1) == 1
 
     @precondition(lambda self: any(item.token for item in self.live.values()))
     @rule(token=TOKENS, some=SOME, hours=st.sampled_from([0.5, 2]))
@@ -664,6 +667,9 @@ class Verbs(RuleBasedStateMachine):
                 in_line=False,
             )
             old.result, old.dead_token = None, None
+            behind = self.behind()
+            for other in self.of(old.queue):
+                other.placed |= other.group == old.group is not None and other.id not in behind
             self.add(again)
 
     @precondition(lambda self: self.dead())
