@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -276,27 +275,6 @@ def test_the_scaler_asks_what_an_observer_may_ask(conn: Connection) -> None:
         conn.execute(sql.SQL("GRANT messages_observer TO scaler"))
         conn.execute("SET LOCAL ROLE scaler")
         assert conn.execute(query.encode()).fetchall() == [(0,)]
-
-
-def test_a_verb_is_added_in_the_three_places_that_contributing_names(tmp_path: Path) -> None:
-    copy = tmp_path / "checkout"
-    others = shutil.ignore_patterns(".*", "results", "dist", "__pycache__")
-    shutil.copytree(ROOT, copy, ignore=others)
-    contributing, name = "../../CONTRIBUTING.md", "oldest_ready"
-    places = re.findall(r"<!-- add: (\S+) -->", (ROOT / "CONTRIBUTING.md").read_text())
-    assert len(places) == 3
-    for place in places:
-        with (copy / place).open("a") as file:
-            file.write(f"\n\n{block(contributing, f'add: {place}')}")
-
-    files = ["core/roles/test_roles.py", "core/package/test_verbs.py", "core/install/test_schema.py", "test_site.py"]
-    some = [places[-1], *(f"tests/{file}" for file in files)]
-    chosen = ["-k", f"{name} or every_file or comment or has_a_verb or (test_schema or test_site) and (verb or role)"]
-    command = [sys.executable, "-m", "pytest", "-q", "-rp", "-p", "no:cacheprovider", *some, *chosen]
-    run = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stdout[-5000:]
-    assert re.search(rf"PASSED .*::test_a_role_may_do_its_verbs_and_no_other\[{name}\]", run.stdout)
-    assert re.search(rf"PASSED .*::test_a_verb_is_named_as_its_function_.*\[{name}\]", run.stdout)
 
 
 @pytest.mark.cron

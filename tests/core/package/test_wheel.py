@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core import migrations
+from tests import test_guides as guides
 from tests.wheels import UV, built, empty_environment
 from tools import ROOT
 
@@ -102,15 +103,30 @@ def test_every_link_of_the_description_works_on_a_package_index(wheel: Path) -> 
     assert [path for path in linked if not (ROOT / path).exists()] == []
 
 
-def test_the_tests_of_the_sdist_pass(sdist: Path, tmp_path: Path) -> None:
+def test_the_tests_of_the_sdist_pass_with_a_verb_in_the_three_places_that_contributing_names(
+    sdist: Path, tmp_path: Path
+) -> None:
     sources = unpacked(sdist, tmp_path)
     assert {path.name for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".yml")} <= {
         path.name for path in sources.iterdir()
     }
-    some = ["tests/core/publish/test_publish.py", "tests/test_docs.py", "-k", "dedup or links or named or make_targets"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
+    contributing, name = "../../CONTRIBUTING.md", "oldest_ready"
+    places = re.findall(r"<!-- add: (\S+) -->", (sources / "CONTRIBUTING.md").read_text())
+    assert len(places) == 3
+    for place in places:
+        with (sources / place).open("a") as file:
+            file.write(f"\n\n{guides.block(contributing, f'add: {place}')}")
+
+    files = ["roles/test_roles", "package/test_verbs", "install/test_schema", "publish/test_publish"]
+    some = [places[-1], *(f"tests/core/{file}.py" for file in files), "tests/test_site.py", "tests/test_docs.py"]
+    about_a_verb = f"{name} or every_file or comment or has_a_verb or (test_schema or test_site) and (verb or role)"
+    chosen = ["-k", f"{about_a_verb} or dedup or links or named or make_targets"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rp", "-p", "no:cacheprovider", *some, *chosen]
     run = subprocess.run(command, cwd=sources, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout[-5000:]
+    assert re.search(rf"PASSED .*::test_a_role_may_do_its_verbs_and_no_other\[{name}\]", run.stdout)
+    assert re.search(rf"PASSED .*::test_a_verb_is_named_as_its_function_.*\[{name}\]", run.stdout)
+    assert re.search(r"PASSED .*test_publish.py::.*dedup", run.stdout)
 
 
 def test_the_lean_installation_publishes_and_works_in_a_clean_environment(
