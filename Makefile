@@ -37,7 +37,7 @@ OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_ar
 # One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.
 EMBEDDED := .run/tests-embedded.log
 BOTH = trap 'kill $$! 2>/dev/null' EXIT INT TERM; \
-	EXAMPLES=4 $(BIN)/python -m pytest -n 0 -p no:cacheprovider --pg=embedded $(OF_THE_SERVER) >$(EMBEDDED) 2>&1 & \
+	EXAMPLES=2 $(BIN)/python -m pytest -n 0 -p no:cacheprovider --pg=embedded $(OF_THE_SERVER) >$(EMBEDDED) 2>&1 & \
 	$(PYTEST) tests && status=0 || status=$$?; \
 	wait $$! || status=$$?; cat $(EMBEDDED); exit $$status
 

@@ -77,7 +77,7 @@ from tools.site.verbs import names as verb_names
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
-CALLS = int(os.environ.get("EXAMPLES", "8"))
+CALLS = int(os.environ.get("EXAMPLES", "4"))
 LONGEST = 60  # seconds, on a machine with a lot to do: a call that takes longer hangs
 
 

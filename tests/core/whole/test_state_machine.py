@@ -791,7 +791,7 @@ def test_any_order_of_verbs_gives_what_the_model_gives(conn: Connection) -> None
             super().check_invariants(*arguments, **options)
 
     Here.conn = conn
-    examples = int(os.environ.get("EXAMPLES", "60"))
+    examples = int(os.environ.get("EXAMPLES", "30"))
     quick = (Phase.explicit, Phase.generate)  # to explain a failure takes minutes: `make states` does
     options = settings(
         max_examples=examples,
