@@ -104,10 +104,18 @@ def lost(found: Any) -> dict[str, Any]:
     return {name: values.get(name) for name in TRAVELS if values.get(name) != KEPT[name]}
 
 
-def shown(page: str) -> dict[str, Any]:
+def page(dsn: str, id_: int) -> str:
+    """Return the page of a message from a server of its own, which remembers nothing."""
+    app = make_app(lambda: connect(dsn), lambda: Person("ann", True), secret=b"a secret of the tests")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    with served(app) as address, httpx.Client(base_url=address, verify=tls, trust_env=False, timeout=60) as browser:
+        return browser.get(f"/messages/{id_}").text
+
+
+def shown(text: str) -> dict[str, Any]:
     """Return what the page of a message shows of what travels."""
-    facts = {name: html.unescape(value) for name, value in re.findall(r"<dt>(\w+)</dt><dd[^>]*>(.*?)</dd>", page)}
-    (headers,) = re.findall(r"<h3>Headers</h3>\s*<pre[^>]*>(.*?)</pre>", page, re.S)
+    facts = {name: html.unescape(value) for name, value in re.findall(r"<dt>(\w+)</dt><dd[^>]*>(.*?)</dd>", text)}
+    (headers,) = re.findall(r"<h3>Headers</h3>\s*<pre[^>]*>(.*?)</pre>", text, re.S)
     return facts | {"priority": int(facts["priority"]), "headers": json.loads(html.unescape(headers))}
 
 
@@ -134,27 +142,20 @@ def test_what_a_publisher_gives_reaches_every_place_of_the_life_of_a_message(
     assert first["expires_at"] - first["created_at"] > timedelta(days=2)
     assert run_program(["peek", "orders", "--json"]) == 0
     assert lost(json.loads(capsys.readouterr().out)["messages"][0]) == {}
-    app = make_app(lambda: connect(dsn), lambda: Person("ann", True), secret=b"a secret of the tests")
-    with (
-        served(app) as address,
-        httpx.Client(
-            base_url=address, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False, timeout=60
-        ) as browser,
-    ):
-        assert lost(shown(browser.get(f"/messages/{id_}").text)) == {}
+    assert lost(shown(page(dsn, id_))) == {}
 
-        # A consumer gets it, and it dies.
-        handled: list[Message] = []
+    # A consumer gets it, and it dies.
+    handled: list[Message] = []
 
-        def handle(message: Message) -> Outcome:
-            handled.append(message)
-            return Rejected("no such customer")
+    def handle(message: Message) -> Outcome:
+        handled.append(message)
+        return Rejected("no such customer")
 
-        with connect(dsn) as own:
-            until(lambda: Consumer(queue_name="orders", handle=handle).drain(own), what="the message is ready")
-        assert lost(handled[0]) == {}
-        assert lost(row(tables.ARCHIVE)) == {}
-        assert lost(shown(browser.get(f"/messages/{id_}").text)) == {}
+    with connect(dsn) as own:
+        until(lambda: Consumer(queue_name="orders", handle=handle).drain(own), what="the message is ready")
+    assert lost(handled[0]) == {}
+    assert lost(row(tables.ARCHIVE)) == {}
+    assert lost(shown(page(dsn, id_))) == {}
 
     # It is requeued.
     (dead,) = run(conn, verbs.lease_dead("orders"))

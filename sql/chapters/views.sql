@@ -58,7 +58,7 @@ SELECT dispatch_id, queue_name, dag_id, run_id, on_failure, dispatched_by, ids, 
 COMMENT ON VIEW messages.dispatch_overview IS 'Messages and the DAG runs that they were handed to, also the ended ones of the last 30 days. Open dispatches have no ended_at. seen_at is when Airflow last said that the run is queued or running, or when a dispatcher was about to start it; run_state is what Airflow said: unstarted, running, or how the run ended. Only whoever may read the bodies sees details.';
 
 CREATE OR REPLACE VIEW messages.archive_overview WITH (security_barrier) AS
-SELECT id, queue_name, result, created_at, leased_at, archived_at, attempts, handled_by,
+SELECT id, queue_name, result, priority, created_at, leased_at, archived_at, attempts, handled_by,
        CASE WHEN (SELECT r.bodies FROM messages.session_reach r)
                  OR queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN details END AS details,
        reference, requeues,
