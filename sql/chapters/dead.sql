@@ -411,7 +411,7 @@ CREATE OR REPLACE FUNCTION messages.dead_trend(
                  first_at timestamptz, last_at timestamptz, series_from timestamptz, series_step interval, series bigint[],
                  sample_ids bigint[], sample_references text[])
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
- SET timezone = 'UTC'
+SET timezone = 'UTC'
 SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column

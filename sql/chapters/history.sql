@@ -21,7 +21,7 @@ CREATE OR REPLACE FUNCTION messages.queue_history(
     run_p50 interval, run_p95 interval, run_p99 interval, run_max interval
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
- SET timezone = 'UTC'
+SET timezone = 'UTC'
 SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
@@ -380,7 +380,7 @@ COMMENT ON FUNCTION messages.record_history IS
 CREATE OR REPLACE FUNCTION messages.count_history(from_xid bigint, to_xid bigint, from_id bigint, to_id bigint, earliest timestamptz)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
- SET timezone = 'UTC'
+SET timezone = 'UTC'
 SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column

@@ -297,7 +297,6 @@ COMMENT ON FUNCTION messages.delete_queue IS
 CREATE OR REPLACE FUNCTION messages.status(queue_name text DEFAULT NULL, exact boolean DEFAULT false)
 RETURNS SETOF messages.queue_status
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
- -- the costs of the disabled plans would make PostgreSQL compile for a second
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$

@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from tests.core.lease.test_marks import bodies, finish, lease, scan_again, scan_later
 from tests.waiting import heard, until, until_leases_expire
@@ -44,6 +44,17 @@ def pass_time(conn: Connection, hours: int) -> None:
         {"by": hours * HOUR},
     )
     conn.execute("SELECT setval(mark, 1) FROM messages.lane WHERE mark IS NOT NULL")
+
+
+def expired_in_its_lease(conn: Connection, queue: Queue) -> Message:
+    """Return a message that has expired while it is leased for another hour, which a scan has seen."""
+    queue("orders")
+    run(conn, verbs.publish("orders", 1, expires_in=HOUR))
+    (message,) = lease(conn, lease_for=3 * HOUR)
+    pass_time(conn, 2)
+    scan_again(conn)
+    assert lease(conn) == []
+    return message
 
 
 def ended_as(conn: Connection) -> list[str]:
@@ -323,12 +334,7 @@ def test_what_has_expired_is_not_leased_before_anybody_looks(conn: Connection, q
 
 
 def test_what_expires_while_it_is_leased_is_archived_when_the_lease_ends(conn: Connection, queue: Queue) -> None:
-    queue("orders")
-    run(conn, verbs.publish("orders", 1, expires_in=HOUR))
-    (message,) = lease(conn, lease_for=3 * HOUR)
-    pass_time(conn, 2)
-    scan_again(conn)
-    lease(conn)
+    message = expired_in_its_lease(conn, queue)
     assert ended_as(conn) == []
     pass_time(conn, 1)
     scan_again(conn)
@@ -341,12 +347,7 @@ def test_what_expires_while_it_is_leased_is_archived_when_the_lease_ends(conn: C
 def test_what_expired_while_it_was_leased_is_archived_at_once_after_a_release_with_a_delay(
     conn: Connection, queue: Queue
 ) -> None:
-    queue("orders")
-    run(conn, verbs.publish("orders", 1, expires_in=HOUR))
-    (message,) = lease(conn, lease_for=3 * HOUR)
-    pass_time(conn, 2)
-    scan_again(conn)
-    lease(conn)
+    message = expired_in_its_lease(conn, queue)
     run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
     scan_again(conn)
     lease(conn)
