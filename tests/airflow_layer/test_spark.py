@@ -91,37 +91,21 @@ def test_a_task_whose_drain_had_dead_messages_fails(
     assert run(drain(tmp_path, fail_on=["stopped"]))["died"] == 2
 
 
-def test_a_drain_that_is_stopped_fails_releases_what_it_has_not_begun_and_shows_no_connection(
-    airflow_connection: Callable[..., str],
-    dsn: str,
-    spark_default: None,
-    conn: psycopg.Connection[Any],
-    queue: Queue,
-    run: Run,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+def test_a_drain_that_is_stopped_releases_what_it_has_not_begun(
+    conn_id: str, spark_default: None, conn: psycopg.Connection[Any], queue: Queue, run: Run, tmp_path: Path
 ) -> None:
-    """Under a name that is too long. Pipelines that succeed are run by the examples, in tests/e2e/test_spark.py."""
-    airflow_connection(dsn, password="secret")
     perform(conn, verbs.publish_batch(queue("orders"), [{"body": n} for n in range(100)]))
     arguments = {"queue": "orders", "function": "packing:slowly", "parallelism": 1, "batch_size": 1, "lease_for": "10m"}
-    operator = drain(tmp_path, arguments=arguments, run_id=f"{'d' * 250}/manual__1/drain/-1")
+    operator = drain(tmp_path, arguments=arguments)
     with ThreadPoolExecutor(1) as pool:
         task = pool.submit(run, operator)
         until(lambda: conn.execute("SELECT FROM messages.message_archive").rowcount, 120, "the first message")
         operator.on_kill()
-        with pytest.raises(AirflowException, match="Cannot execute"):
+        with pytest.raises(AirflowException):
             task.result(60)
     assert conn.execute("SELECT FROM messages.message WHERE lock_expires_at > now()").rowcount == 0
     assert 0 < conn.execute("SELECT FROM messages.message_archive").rowcount < 100
     assert conn.execute("SELECT FROM messages.message WHERE attempts > 0").rowcount == 0
-    ((run_id,),) = conn.execute("SELECT run_id FROM messages.pipeline_run").fetchall()
-    assert (len(run_id), run_id[:217]) == (250, 217 * "d")
-    log = "".join(capfd.readouterr())
-    assert "Spark-Submit cmd" in log
-    assert "secret" not in log
-    assert "PGQUEUE_DSN" not in repr({name: getattr(operator, name) for name in operator.template_fields})
-    assert operator.env_vars == {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
 
 
 def test_a_dry_run_returns_its_summary_and_is_no_run(
@@ -143,6 +127,30 @@ def test_a_dry_run_of_which_the_driver_is_elsewhere_is_refused(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     with pytest.raises(AirflowException, match="deploy mode client"):
         run(drain(tmp_path, pipeline="repair", arguments={"dry_run": True}, send_connection=False))
+
+
+def test_a_pipeline_that_fails_fails_the_task_also_under_a_name_that_is_too_long_and_nothing_shows_the_connection(
+    airflow_connection: Callable[..., str],
+    dsn: str,
+    conn: psycopg.Connection[Any],
+    spark_default: None,
+    run: Run,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Pipelines that succeed are run by the examples, in tests/e2e/test_spark.py."""
+    airflow_connection(dsn, password="secret")
+    arguments = {"queue": "nope", "function": "packing:judge"}
+    operator = drain(tmp_path, arguments=arguments, run_id=f"{'d' * 250}/manual__1/drain/-1")
+    with pytest.raises(AirflowException, match="queue 'nope' does not exist"):
+        run(operator)
+    ((run_id,),) = conn.execute("SELECT run_id FROM messages.pipeline_run").fetchall()
+    assert (len(run_id), run_id[:217]) == (250, 217 * "d")
+    log = "".join(capfd.readouterr())
+    assert "Spark-Submit cmd" in log
+    assert "secret" not in log
+    assert "PGQUEUE_DSN" not in repr({name: getattr(operator, name) for name in operator.template_fields})
+    assert operator.env_vars == {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
 
 
 def test_a_name_that_is_too_long_stays_the_name_of_one_run() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -88,19 +87,6 @@ def test_what_is_given_wrongly_is_refused_before_java_starts(
 ) -> None:
     assert command_line.run(given) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
-
-
-def test_sigterm_ends_a_command_with_status_143_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What becomes of a drain then is tested by the operator, in tests/airflow_layer/test_spark.py."""
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(command_line, "run", lambda: signal.raise_signal(signal.SIGTERM))
-    try:
-        with pytest.raises(SystemExit) as ended:
-            command_line.main()
-        assert ended.value.code == 143
-        signal.raise_signal(signal.SIGTERM)  # another one does not interrupt the stopping
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("begin", [register, drain], ids=["register", "drain"])

@@ -35,11 +35,21 @@ from airflow_provider_pgqueue.spark.package import package
 from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
 from tests.spark.functions import accept
 from tests.waiting import until
+from tools import ROOT
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 Drain = Callable[..., dict[str, Any]]
 Effects = Callable[[], list[Any]]
+SLOWLY = """
+import time
+import psycopg
+
+def slowly(messages):
+    with psycopg.connect(DSN) as conn:
+        conn.execute("INSERT INTO effect (note) VALUES (NULL)")
+    time.sleep(0.5)
+"""
 SUCCESS = {"success": 0, "rejected": 0, "failed": 0, "lock_expired": 0}
 
 
@@ -364,6 +374,29 @@ def test_an_interrupted_drain_finishes_the_batches_in_hand_and_holds_nothing(
     assert sorted(int(note) for _, note in effects()) == sorted(archive(conn))
     summary = draining(noting(dsn))
     assert summary["archived"] == 1000  # of the whole run
+
+
+def test_sigterm_ends_the_command_and_what_was_not_handled_is_free(
+    conn: Connection, queue: Queue, dsn: str, effects: Effects, tmp_path: Path
+) -> None:
+    queue("orders")
+    publish(conn, *range(400))
+    (tmp_path / "slow.py").write_text(f"DSN = {dsn!r}\n{SLOWLY}")
+    command = [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1]", "drain"]
+    command += ["--queue", "orders", "--function", "slow:slowly", "--batch-size", "10"]
+    # The workers of a local Spark are of the Python that runs the command, which is on no path here.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    environment |= {"PATH": "/usr/bin:/bin", "PGQUEUE_DSN": dsn, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        until(effects, 180)
+        process.terminate()
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    assert {(attempts, token) for _, attempts, token in left(conn)} == {(0, None)}
+    assert len(left(conn)) + len(archive(conn)) == 400
 
 
 def test_a_dsn_on_the_command_line_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
