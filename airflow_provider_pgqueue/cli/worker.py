@@ -70,8 +70,7 @@ _Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
     type=click.IntRange(0),
     default=100,
     show_default=True,
-    help="Stop when the function fails with the same error on each of the first N messages, or later on nearly all "
-    "of the last 10 x N. 0 never stops.",
+    help="Stop when the function fails on N messages in a row; 0 never stops.",
 )
 @click.option(
     "--poll-interval",

@@ -101,9 +101,8 @@ class PgQueueConsumeOperator(WaitingTask):
         tenths; after one for a message the lease is no longer renewed, so that another consumer gets the message, and
         this task continues with the others. With a limit the function runs in a thread of its own. The default is that
         of the queue's policy.
-    :param give_up_after: fail with HandlerBroken when the function fails with the same error on each of the first so
-        many messages, or on 95 % of the last 10 times as many. What failed has used an attempt, and the rest is given
-        back without one. 0 or None never gives up.
+    :param give_up_after: fail with HandlerBroken when the function fails on so many messages in a row. What failed has
+        used an attempt, and the rest is given back without one. 0 or None never gives up.
     :param on_error: what becomes of a message whose function raises, by class of the exception; `Rejected`, `Failed` or
         `Retry(…)`, as for `core.Consumer`. Without a rule the message is delivered again after the queue's back-off.
     :param fail_on_failed: fail the task, after all messages are settled and without a retry, if at least this many of

@@ -149,7 +149,7 @@ def test_a_broken_function_costs_few_attempts(share: NewShare, conn: Connection,
     def fail(messages: pa.Table) -> None:
         raise KeyError("order")
 
-    with pytest.raises(HandlerBroken, match="on 20 of the first 20"):
+    with pytest.raises(HandlerBroken, match="on 20 messages in a row"):
         share(fail, batch_size=100).run(0)
     assert left(conn) == {(0, None), (1, None)}
     with pytest.raises(InvalidArgument, match="'sucess'"):
@@ -165,7 +165,7 @@ def test_outcomes_that_cannot_be_stored_end_a_task(share: NewShare, conn: Connec
         many = len(messages)
         return pa.table({"id": messages["id"], "result": ["success"] * many, "output": ['"\\u0000"'] * many})
 
-    with pytest.raises(HandlerBroken, match="outcomes that cannot be stored on 95 of the last 100"):
+    with pytest.raises(HandlerBroken, match="on 40 messages in a row, the last with outcomes that cannot be stored"):
         share(judge, give_up_after=10).run(0)
     assert left(conn) == {(0, None)}
 

@@ -68,9 +68,9 @@ class Consumer:
     the consumer handles the other messages in a new thread. When calls hang on ten messages, `drain` gives the rest
     back and raises HandlerBroken.
 
-    `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
-    `give_up_after` messages, or on 95 % of the last 10 times as many; messages that failed before do not count. What
-    failed has used an attempt, and the rest is given back without one. 0 or None never gives up.
+    `drain` also raises HandlerBroken when the handler fails on `give_up_after` messages in a row; messages that failed
+    before do not count. What failed has used an attempt, and the rest is given back without one. 0 or None never gives
+    up.
     """
 
     queue_name: str

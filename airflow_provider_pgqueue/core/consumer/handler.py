@@ -98,7 +98,8 @@ class Handler:
 
     def settle(self, lease: Lease) -> None:
         """Settle the outcomes that are gathered in a lease."""
-        self._breaker.record_unstored(lease.settle_handled())
+        unstored = lease.settle_handled()
+        self._breaker.record_settled(unstored=unstored, stored=lease.stored)
 
     def close(self) -> None:
         """End the thread of its calls; a call that hangs is not waited for."""

@@ -77,6 +77,7 @@ class LeaseBase:
         self._max_attempts = max_attempts
         self.lost: set[int] = set()
         self.unstored: set[int] = set()
+        self.stored = False
         self.handled: dict[int, Outcome] = {}
         self.counts = Counter[str]() if counts is None else counts
         self.in_doubt = False
@@ -119,21 +120,20 @@ class LeaseBase:
         """Return whether the last settlement was at least a second ago."""
         return time.monotonic() >= self._settled_at + _SETTLE_EVERY
 
-    def settle_handled(self) -> dict[int, int]:
-        """Settle the gathered outcomes and count them; return by id the attempts of those that could not be stored.
+    def settle_handled(self) -> int:
+        """Settle the gathered outcomes and count them; return how many could not be stored.
 
-        Those that were lost are logged: another consumer has them now, or another session ended them, which must not
-        end the loop.
+        `stored` is True from then on if any of them was stored that is not a retry. Those that were lost are logged:
+        another consumer has them now, or another session ended them, which must not end the loop.
         """
         self._settled_at = time.monotonic()
         if not self.handled:
-            return {}
+            return 0
         with self._calling:
             held = {id_: outcome for id_, outcome in self.handled.items() if id_ in self._held}
             self._settle(self._conn, held)
         log_lost(self.lost.intersection(held))
-        counted = self._count_handled()
-        return {id_: self.attempt(id_) for id_ in sorted(self.unstored.intersection(counted))}
+        return self._count_handled()
 
     def leave(self, id_: int, limit: timedelta) -> None:
         """Stop renewing the message of a call that hangs, or archive it after its last attempt."""
@@ -200,12 +200,16 @@ class LeaseBase:
         """Return which attempt of a message this is, as far as the holder knows it."""
         return self._attempts.get(id_, 1)
 
-    def _count_handled(self) -> Mapping[int, Outcome]:
-        """Count the gathered outcomes, which are settled by now, and return them."""
+    def _count_handled(self) -> int:
+        """Count the gathered outcomes, which are settled by now, and return how many could not be stored."""
         # Cleared only now, so that an error leaves them for another try.
         handled, self.handled = self.handled, {}
         self._count(handled)
-        return handled
+        unstored = self.unstored.intersection(handled)
+        self.stored = self.stored or any(
+            id_ not in unstored and not isinstance(outcome, Retry) for id_, outcome in handled.items()
+        )
+        return len(unstored)
 
     def _count(self, outcomes: Mapping[int, Outcome]) -> None:
         none_lost = not self.lost

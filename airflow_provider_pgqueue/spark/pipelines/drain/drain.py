@@ -74,9 +74,8 @@ def drain(
     :param lease_for: How long the messages of a killed task wait; renewed while the function works. Default: the
         policy of the queue.
     :param max_messages: Archive at most this many, over all tries of the run.
-    :param give_up_after: End when the function fails with the same error on this many messages at the start of a task,
-        or on 95 % of its last 10 times as many; the rest is given back without counting an attempt. Messages that
-        failed before do not count. 0 never gives up.
+    :param give_up_after: End when the function fails on this many messages of a task in a row; the rest is given back
+        without counting an attempt. Messages that failed before do not count. 0 never gives up.
     :raises HandlerBroken: for a function that keeps failing like that.
     :raises QueueNotFound: and QueuePaused.
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
@@ -201,8 +200,7 @@ class _Drain:
         tasks = self._pipeline.at_once()
         # No task takes more than its part: one that leased the heads of all groups would work alone.
         size = min(self._share.batch_size, -(-ready // tasks))
-        proven = self._archived()["success"] > 0
-        share = replace(self._share, parallelism=tasks, batch_size=size, max_messages=wanted, proven=proven)
+        share = replace(self._share, parallelism=tasks, batch_size=size, max_messages=wanted)
         log.info("drain of queue %s: %s ready, %s", share.queue, f"{ready:,}", quantity(tasks, "task"))
         return sum(self._reports(share, range(tasks)), Counter())
 

@@ -63,8 +63,7 @@ _ATTEMPTS: Final = _MESSAGES.get_field_index("attempts")
 class Share:
     """The task of a drain; pickled into each of them.
 
-    `holder` begins the name that its leases and results carry. The function is `proven` if a message of the run
-    succeeded in an earlier round or try.
+    `holder` begins the name that its leases and results carry.
     """
 
     database: Database
@@ -77,7 +76,6 @@ class Share:
     give_up_after: int
     holder: str
     stop_key: int
-    proven: bool = False
 
     def run(self, part: int) -> Counter[str]:
         """Consume, and return how many messages were leased and how they ended."""
@@ -167,7 +165,7 @@ class Consuming:
         self._portion = Portion(share.batch_size)
         self._caller = stack.enter_context(closing(Caller(policy.handler_timeout)))
         self._renewal = stack.enter_context(closing(Renewal()))
-        self._breaker = Breaker(share.queue, share.give_up_after, proven=share.proven)
+        self._breaker = Breaker(share.queue, share.give_up_after)
 
     def drain(self, most: int | None) -> None:
         """Handle batches until nothing is ready, `most` were taken in all, or the driver asks to stop."""
@@ -209,8 +207,8 @@ class Consuming:
                 piece = pieces.pop()
                 pieces += self._call(lease, piece, piece["id"].to_pylist())
                 if lease.is_due():
-                    self._breaker.record_unstored(lease.settle_handled())
-            self._breaker.record_unstored(lease.settle_handled())
+                    self._settle(lease)
+            self._settle(lease)
         except BaseException as error:
             if not isinstance(error, Exception | KeyboardInterrupt):
                 # The function ends the process: the attempt counts, or the next process would end on that message too.
@@ -221,6 +219,10 @@ class Consuming:
             own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
             lease.wind_up(error, begun=() if own_mistake else lease.held_ids)
             raise
+
+    def _settle(self, lease: TableLease) -> None:
+        unstored = lease.settle_handled()
+        self._breaker.record_settled(unstored=unstored, stored=lease.stored)
 
     def _call(self, lease: TableLease, piece: pa.Table, ids: list[int]) -> list[pa.Table]:
         """Call the function, and gather the outcomes; return smaller pieces for which to call it instead."""
@@ -236,7 +238,8 @@ class Consuming:
             outcomes = outcomes_of(returned, ids)
             for id_, outcome in outcomes.items():
                 lease.gather(id_, outcome or PLAIN)
-            self._breaker.record_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
+            if not all(isinstance(outcome, Retry) for outcome in outcomes.values()):
+                self._breaker.record_success()
         return []
 
     def _gather_error(self, lease: TableLease, id_: int, error: BaseException) -> None:
