@@ -94,8 +94,9 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     airflow = Version(version("apache-airflow-core")).release
     since = {item: item.get_closest_marker("airflow_since") for item in items}
+    left_out = _left_out(config)
     deselected = [item for item, mark in since.items() if mark and Version(mark.args[0]).release > airflow]
-    deselected += [item for item in items if any(map(item.get_closest_marker, _left_out(config)))]
+    deselected += [item for item in items if any(map(item.get_closest_marker, left_out))]
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
