@@ -147,7 +147,7 @@ def _pooler(conn: Connection) -> Finding:
 
 def _privileges(conn: Connection) -> Finding:
     asked = [name for names in _USES.values() for name in names]
-    ((granted, on_tables),) = conn.execute(query("command/privileges"), [asked]).fetchall()
+    ((granted, on_tables),) = conn.execute(query("privileges"), [asked]).fetchall()
     may = set(granted)
     uses = [use for use, names in _USES.items() if may.issuperset(names)]
     if on_tables:
@@ -199,7 +199,7 @@ def _health(conn: Connection) -> Iterator[Finding]:
 
 
 def _settings(conn: Connection) -> Iterator[Finding]:
-    bad = [Finding("settings", "warning", *row) for row in conn.execute(query("command/settings")).fetchall()]
+    bad = [Finding("settings", "warning", *row) for row in conn.execute(query("settings")).fetchall()]
     yield from bad or [Finding("settings", "ok", "nothing that would lose messages or keep dead versions")]
 
 

@@ -84,7 +84,7 @@ def _install_script(cron: bool | None = None) -> str:
         text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
     if cron is not None:
         text = text.removesuffix("COMMIT;\n")
-        text += query("install/install_cron" if cron else "install/uninstall_cron").decode() + "COMMIT;\n"
+        text += query("install_cron" if cron else "uninstall_cron").decode() + "COMMIT;\n"
     return text
 
 
@@ -110,11 +110,11 @@ def _contents(conn: Connection) -> tuple[int, int]:
 
     It calls nothing of the schema, which a member of messages_owner may have written.
     """
-    if not conn.execute(query("install/is_installed")).rowcount:
+    if not conn.execute(query("is_installed")).rowcount:
         raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL)
-    if not conn.execute(query("install/has_tables")).rowcount:
+    if not conn.execute(query("has_tables")).rowcount:
         return 0, 0
-    ((waiting, archived),) = conn.execute(query("install/messages_to_remove")).fetchall()
+    ((waiting, archived),) = conn.execute(query("messages_to_remove")).fetchall()
     return waiting, archived
 
 

@@ -85,7 +85,7 @@ def queues(context: click.Context, settings: Settings) -> None:
     if context.invoked_subcommand is not None:
         return
     with connected(settings) as conn, conn.cursor(row_factory=dict_row, binary=True) as cursor:
-        rows = cursor.execute(query("command/queues")).fetchall()
+        rows = cursor.execute(query("queues")).fetchall()
     show_rows(settings, "queues", rows, _SHOWN, _ABSENT)
 
 

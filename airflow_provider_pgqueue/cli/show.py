@@ -131,7 +131,7 @@ def _with_its_body(row: dict[str, Any]) -> str:
 
 
 def _rows(conn: Connection, queue: str, number: int, *, headers_only: bool) -> list[dict[str, Any]]:
-    statement = query("command/peek_headers" if headers_only else "command/peek")
+    statement = query("peek_headers" if headers_only else "peek")
     try:
         with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             return list(cursor.execute(statement, [queue, number]).fetchall())

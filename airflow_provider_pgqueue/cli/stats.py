@@ -74,7 +74,7 @@ def stats(
 def _finished(conn: Connection, window: timedelta) -> tuple[dict[str, tuple[int, int]] | None, str]:
     """Return how many messages of each queue succeeded and died; None and why, if this login may not read that."""
     try:
-        archived = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
+        archived = conn.execute(query("finished_by_queue"), [window]).fetchall()
     except psycopg.errors.InsufficientPrivilege as error:
         return None, str(refused(conn, error, wants="observer"))
     return {name: (done, dead) for name, done, dead in archived}, ""

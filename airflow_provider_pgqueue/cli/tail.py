@@ -71,13 +71,13 @@ def _finished(lasting: Lasting, queue: str | None, since: timedelta, poll_interv
     Each poll covers the last half minute again, because a message has the time of its statement but appears at the
     commit. A message that commits later than that is missed. A lost connection is opened again.
     """
-    ((begin,),) = lasting.conn.execute(query("command/moment_before"), [since], binary=True).fetchall()
+    ((begin,),) = lasting.conn.execute(query("moment_before"), [since], binary=True).fetchall()
     newest, seen = begin, dict[tuple[int, Any], None]()
     while True:
         try:
             with lasting.conn.cursor(row_factory=dict_row, binary=True) as cursor:
                 arguments = {"since": max(begin, newest - _LATEST), "queue": queue}
-                for found in cursor.stream(query("command/finished_since"), arguments):
+                for found in cursor.stream(query("finished_since"), arguments):
                     key = (found["id"], found["archived_at"])
                     if key not in seen:
                         seen[key] = None

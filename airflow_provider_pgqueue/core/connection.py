@@ -192,7 +192,7 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     try:
         # A transaction of its own, so that an error does not spoil the caller's.
         with within(conn, _PATIENCE), conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-            ((newest, oldest),) = cursor.execute(query("install/versions")).fetchall()
+            ((newest, oldest),) = cursor.execute(query("versions")).fetchall()
     except psycopg.Error as error:
         if error.sqlstate not in _UNDEFINED:
             raise translate(error) from error

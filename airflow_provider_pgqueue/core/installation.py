@@ -166,7 +166,7 @@ def _schedule_maintenance(conn: Connection, wanted: bool | None, run_as: str | N
 
 def _cron_role(conn: Connection) -> str | None:
     """Return the login that a superuser leaves the jobs to: what they run belongs to others."""
-    return CRON_ROLE if conn.execute(query("install/is_superuser")).rowcount else None
+    return CRON_ROLE if conn.execute(query("is_superuser")).rowcount else None
 
 
 def grant_group(conn: Connection, group: str, users: Users) -> None:
@@ -193,8 +193,8 @@ def leave_out_roles(conn: Connection) -> None:
 
 def check_owner(conn: Connection) -> None:
     """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
-    if conn.execute(query("install/is_owned")).rowcount != 1:
-        ((statement,),) = conn.execute(query("install/right_to_make_roles")).fetchall()
+    if conn.execute(query("is_owned")).rowcount != 1:
+        ((statement,),) = conn.execute(query("right_to_make_roles")).fetchall()
         raise PermissionDenied(
             f"role {conn.info.user!r} could not give schema messages to messages_owner",
             f"Install again after {statement}, or install as a superuser.",

@@ -63,7 +63,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
                 if script.path == "bootstrap.sql":
                     found = _applied(conn)
                 elif script.version is not None:
-                    conn.execute(query("install/record_migration"), [script.version, script.name])
+                    conn.execute(query("record_migration"), [script.version, script.name])
                     applied.append(script.version)
     except psycopg.Error as error:
         raise translate(error) from error
@@ -99,7 +99,7 @@ def _run(conn: psycopg.Connection[Any], script: Script) -> None:
 
 
 def _applied(conn: psycopg.Connection[Any]) -> set[int]:
-    versions = {int(row[0]) for row in conn.execute(query("install/applied_migrations")).fetchall()}
+    versions = {int(row[0]) for row in conn.execute(query("applied_migrations")).fetchall()}
     if max(versions, default=0) > code_version():
         raise SchemaTooNew(f"schema messages has version {max(versions)}, this package knows {code_version()}", UPGRADE)
     return versions

@@ -56,7 +56,7 @@ def adopt(conn: Connection, name: str, queue_name: str) -> Adopted:
     crash, moves what is there then.
     Raises QueueNotFound, and InUse if transactions hold the table for ten seconds. Needs autocommit.
     """
-    (waiting,), (archive,) = conn.execute(query("pgmq/tables"), {"name": name}).fetchall()
+    (waiting,), (archive,) = conn.execute(query("pgmq_tables"), {"name": name}).fetchall()
     if waiting is None:
         raise QueueNotFound(f"schema pgmq has no queue {name!r}", "See: SELECT pgmq.list_queues()")
     run(conn, verbs.create_queue(queue_name))
@@ -66,8 +66,8 @@ def adopt(conn: Connection, name: str, queue_name: str) -> Adopted:
         "at_most": sql.Literal(_BATCH),
     }
     try:
-        moved = _move(conn, "pgmq/move", names)
-        archived = _move(conn, "pgmq/move_archive", names | {"table": sql.Identifier(archive)}) if archive else 0
+        moved = _move(conn, "pgmq_move", names)
+        archived = _move(conn, "pgmq_move_archive", names | {"table": sql.Identifier(archive)}) if archive else 0
         moved += _forward(conn, names)
         leased, until = _left(conn, names)
     except psycopg.Error as error:
@@ -92,9 +92,9 @@ def _forward(conn: Connection, names: _Names) -> int:
     for _ in range(TUNING.adopt_tries):
         try:
             with conn.transaction():
-                conn.execute(_statement("pgmq/lock", names))
-                moved = _batches(conn, "pgmq/move", names)
-                conn.execute(_statement("pgmq/forward", names))
+                conn.execute(_statement("pgmq_lock", names))
+                moved = _batches(conn, "pgmq_move", names)
+                conn.execute(_statement("pgmq_forward", names))
                 return moved
         except psycopg.errors.LockNotAvailable:
             continue
@@ -113,7 +113,7 @@ def _batches(conn: Connection, kind: str, names: _Names, at_most: float = inf) -
 
 
 def _left(conn: Connection, names: _Names) -> tuple[int, datetime | None]:
-    ((number, until),) = conn.execute(_statement("pgmq/left", names)).fetchall()
+    ((number, until),) = conn.execute(_statement("pgmq_left", names)).fetchall()
     return number, until
 
 

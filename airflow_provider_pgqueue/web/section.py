@@ -38,5 +38,5 @@ def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
 
 
 def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[Row]:
-    """Return the rows of a query of sql/queries."""
+    """Return the rows of a query of sql/queries/."""
     return fetch(conn, dict_row, query(name), arguments, fix=partial(refused, wants="observer"))

@@ -1,4 +1,4 @@
-"""SQL stands in sql/; Python calls verbs, or sends the files of sql/queries."""
+"""SQL stands in sql/; Python calls verbs, or sends the queries of sql/queries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_pgqueue.core.query import queries_of, query
 from tools import ROOT
 
 PACKAGE = ROOT / "airflow_provider_pgqueue"
@@ -31,6 +32,8 @@ ALLOWED = {
     ("cli/doctor.py", "SHOW transaction_read_only"): SETTING,
     ("core/privilege.py", "GRANT messages_"): SHOWN,
 }
+
+SENDERS = {"query", "rows_of", "_inside", "_fetch", "_statement", "_move", "_batches"}
 
 
 def modules() -> list[Path]:
@@ -65,13 +68,27 @@ def test_what_is_no_statement_is_not_found(source: str) -> None:
     assert not list(statements(source))
 
 
-def test_each_query_is_sent_by_somebody() -> None:
-    folder = ROOT / "sql" / "queries"
-    queries = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.sql")}
-    named = {
-        node.value
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    assert queries - named == set()
+def sent(source: str) -> Iterator[str]:
+    """Yield the names in calls of what sends a query; a choice between two has both."""
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in SENDERS:
+            for given in call.args:
+                choices = (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,)
+                yield from (c.value for c in choices if isinstance(c, ast.Constant) and isinstance(c.value, str))
+
+
+def test_each_query_is_sent_and_each_name_that_is_sent_is_a_query() -> None:
+    files = [path.read_bytes() for path in (ROOT / "sql" / "queries").iterdir()]
+    assert {name for path in PACKAGE.rglob("*.py") for name in sent(path.read_text())} == queries_of(files).keys()
+
+
+def test_a_query_is_the_text_below_its_name() -> None:
+    text = b"-- Who sends these.\n\n-- name: one\n-- Why.\nSELECT 1;\nSELECT 2\n\n-- name: two\nSELECT 3"
+    assert queries_of([text, b"-- Empty.\n"]) == {"one": b"-- Why.\nSELECT 1;\nSELECT 2\n", "two": b"SELECT 3\n"}
+
+
+def test_two_queries_of_one_name_and_a_name_without_a_query_are_errors_that_name_it() -> None:
+    with pytest.raises(LookupError, match="two queries in sql/queries/ have the name 'one'"):
+        queries_of([b"-- name: one\nSELECT 1\n", b"-- name: one\nSELECT 2\n"])
+    with pytest.raises(LookupError, match="has a query 'nobody'"):
+        query("nobody")

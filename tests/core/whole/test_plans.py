@@ -52,7 +52,7 @@ def only(plans: list[str], part: str) -> str:
 
 def test_a_peek_reads_no_more_than_it_shows(conn: Connection, queue: Queue) -> None:
     fill(conn, queue("orders"))
-    statement = query("command/peek").decode().format("1", "messages.message")
+    statement = query("peek").decode().format("1", "messages.message")
     plan = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS) {statement}".encode(), ["orders", 5]).fetchall()
     text = "\n".join(line for (line,) in plan)
     assert "message_order_idx" in text

@@ -1,2 +1,0 @@
--- All queues with their policies.
-SELECT * FROM messages.queue_overview ORDER BY queue_name

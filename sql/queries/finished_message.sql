@@ -1,1 +1,0 @@
-SELECT * FROM messages.archive_overview WHERE id = %(id)s

@@ -1,2 +1,0 @@
--- Nothing happens where pg_cron does no maintenance.
-SELECT messages.uninstall_cron();

@@ -1,1 +1,0 @@
-SELECT count(*), max(vt) FROM pgmq.{table}

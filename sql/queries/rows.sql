@@ -1,2 +1,0 @@
--- The rows of a read, as its options choose them.
-SELECT {} FROM {} WHERE {}
