@@ -20,6 +20,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgqueue.cli.program import run_program
+from airflow_provider_pgqueue.cli.publish import publish as command
 from airflow_provider_pgqueue.core import Consumer, Outcome, Rejected, connect, run, verbs
 from airflow_provider_pgqueue.core.message import PLURALS, TRAVELS, DeadMessage, Duplicate, Message
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options
@@ -74,6 +75,7 @@ def test_every_option_of_a_publish_is_followed_here() -> None:
     assert KEPT.keys() == TRAVELS.keys()
     assert KEPT.keys() | UNTIL_IT_ENDS.keys() | NOT_WITH_A_DELAY == Options.__annotations__.keys()
     assert {PLURALS.get(name, name) for name in Options.__annotations__} == BatchOptions.__annotations__.keys()
+    assert PLURALS.keys() <= {option.name for option in command.params}
 
 
 def test_the_values_of_python_and_of_spark_have_what_travels() -> None:

@@ -23,12 +23,13 @@ from airflow_provider_pgqueue.cli.text import print_text
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
-from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.message import PLURALS, Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 _DEFAULT_BATCH = 1000
 _BUFFER = 65_536  # bytes
-_KEYS: Final = {
+_KEYS: Final = [name for name in PLURALS if name != "topic"]
+_MEANINGS: Final = {
     "reference": "Reference of the one --message, such as an order number.",
     "group_key": "Group key of the one --message: messages of one group are handled in order.",
     "dedup_key": "Deduplication key of the one --message: a known key is not published again.",
@@ -37,10 +38,11 @@ _KEYS: Final = {
 
 def key_options(command: F) -> F:
     """Add two options for each key: the key of the one --message, and the field that has it in each line."""
-    for key, meaning in reversed(_KEYS.items()):
-        option, field = _option(key), f"Of lines: top-level field of the body to take the {key.replace('_', ' ')} from."
+    for key in reversed(_KEYS):
+        option, words = _option(key), key.replace("_", " ")
+        field = f"Of lines: top-level field of the body to take the {words} from."
         command = click.option(f"{option}-field", metavar="NAME", help=field)(command)
-        command = click.option(option, help=meaning)(command)
+        command = click.option(option, help=_MEANINGS.get(key, f"The {words} of the one --message."))(command)
     return command
 
 
@@ -174,7 +176,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Mapping[st
 
     options: Any = {name: policy[name] for name in ("priority", "delay", "expires_in", "headers")}
     options["topics"] = [policy["topic"]] * len(batch) if policy["topic"] else None
-    options |= {f"{name}s": keys(name) for name in _KEYS}
+    options |= {PLURALS[name]: keys(name) for name in _KEYS}
     if options["dedup_keys"]:
         options |= {name: policy[name] for name in ("dedup_window", "on_conflict")}
     statement = verbs.publish_texts(queue, [line.text for line in batch], **options)

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
 from airflow_provider_pgqueue.core.frames import first_seen, own_frames, without_class, without_error
-from airflow_provider_pgqueue.core.message import RESULTS
+from airflow_provider_pgqueue.core.message import RESULTS, TEXTS
 from airflow_provider_pgqueue.core.quantity import size
 from airflow_provider_pgqueue.core.query import query
 
@@ -130,8 +130,13 @@ def _with_its_body(row: dict[str, Any]) -> str:
     return f'{to_text(row)[:-1]}, "message": {body}}}'
 
 
+def peeking(name: str) -> bytes:
+    """Return a query of sql/queries/ that shows the texts which a message keeps."""
+    return query(name).replace(b"{texts}", ", ".join(TEXTS).encode())
+
+
 def _rows(conn: Connection, queue: str, number: int, *, headers_only: bool) -> list[dict[str, Any]]:
-    statement = query("peek_headers" if headers_only else "peek")
+    statement = peeking("peek_headers" if headers_only else "peek")
     try:
         with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             return list(cursor.execute(statement, [queue, number]).fetchall())

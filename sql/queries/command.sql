@@ -1,4 +1,4 @@
--- What the commands of pgqueue show. cli sends these.
+-- What the commands of pgqueue show. cli sends these, and puts the texts that a message keeps in place of {texts}.
 
 -- name: queues
 -- All queues with their policies.
@@ -10,7 +10,7 @@ SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
                 WHEN visible_at = 'infinity' THEN 'behind'
                 WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
        priority, attempts, clock_timestamp() - created_at AS age, created_at,
-       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key,
+       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, {texts},
        last_error, headers, message::text AS message
   FROM messages.message m WHERE queue_name = %s ORDER BY m.priority DESC, m.visible_at, m.id LIMIT %s  -- the columns, not what is selected: the index has them
 
@@ -20,7 +20,7 @@ SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
                 WHEN visible_at IS NULL THEN 'behind'
                 WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
        priority, attempts, clock_timestamp() - created_at AS age, created_at,
-       visible_at, lock_expires_at, locked_by, reference, topic, group_key,
+       visible_at, lock_expires_at, locked_by, {texts},
        last_error, body_bytes
   FROM messages.message_overview WHERE id = ANY (ARRAY(SELECT messages.next_ids(%s, %s)))
  ORDER BY priority DESC, visible_at, id

@@ -21,14 +21,13 @@ from airflow_provider_pgqueue.core.consumer.handler import Handler
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.portion import Portion
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
-from airflow_provider_pgqueue.core.consumer.rows import TOKEN, json_reader, messages_of
+from airflow_provider_pgqueue.core.consumer.rows import TOKEN, json_reader, message_query, messages_of
 from airflow_provider_pgqueue.core.deadline import obeying
 from airflow_provider_pgqueue.core.duration import as_timedelta
 from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidOutcome, PgQueueError, refused
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain, outcomes_as_json
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.tuning import TUNING
 from airflow_provider_pgqueue.core.verbs.lease import release
 
@@ -258,4 +257,4 @@ class Loop:
         # With its own cursor, whose last rows `_give_back` may need.
         late, cursor = (self._late, self._cursor) if cursor is None else (None, cursor)
         fix = partial(refused, verb="lease", queue_name=self._consumer.queue_name)
-        return fetch(self._conn, tuple_row, query(name), arguments, cursor=cursor, fix=fix, late=late)
+        return fetch(self._conn, tuple_row, message_query(name), arguments, cursor=cursor, fix=fix, late=late)

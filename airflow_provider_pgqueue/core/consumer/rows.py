@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import cache
 from typing import Any, Final
 
 import psycopg
@@ -13,7 +14,8 @@ from psycopg.types.json import JsonbBinaryLoader
 
 from airflow_provider_pgqueue.core.connection import JSONB
 from airflow_provider_pgqueue.core.json_text import read_json
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.message import TRAVELS, Message
+from airflow_provider_pgqueue.core.query import query
 
 _AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
 _VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
@@ -21,6 +23,20 @@ _NAMES: Final = [field.name for field in fields(Message)]
 _BODY: Final = _NAMES.index("body")
 _HEADERS: Final = _NAMES.index("headers")
 TOKEN: Final = _NAMES.index("lock_token")
+_JSON: Final = {"message", *(name for name, kind in TRAVELS.items() if kind == "jsonb")}
+
+
+@cache
+def message_query(name: str) -> bytes:
+    """Return a query of sql/queries/ whose rows begin with the fields of a Message, body and headers as JSON text."""
+    return selecting(name, ["message" if field == "body" else field for field in _NAMES])
+
+
+def selecting(name: str, columns: Iterable[str]) -> bytes:
+    """Return a query of sql/queries/ with these columns of a lease as its {columns}, JSON as its text."""
+    # Named, because PostgreSQL refuses a prepared statement whose result changed, as that of l.* does in an upgrade.
+    found = ", ".join(f"l.{column}::text" if column in _JSON else f"l.{column}" for column in columns)
+    return query(name).replace(b"{columns}", found.encode())
 
 
 def messages_of(rows: list[tuple[Any, ...]], read_all: Callable[[list[str]], list[Any]]) -> list[Message]:

@@ -28,6 +28,7 @@ from airflow_provider_pgqueue.core.errors import (
     PgQueueError,
     translate,
 )
+from airflow_provider_pgqueue.core.message import PLURALS
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.connection import Database
 
@@ -38,12 +39,11 @@ _TEXT: Final = pa.large_string()
 _ESCAPES: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _ROW: Final = re.compile(r"^COPY \w+, line (\d+)", re.M)
 _RULES: Final = {
+    **{name: f"its {name} is empty or too long. Give a text of 1 to 255 characters, or NULL." for name in PLURALS},
     "headers": "its headers are not a JSON object, or larger than 64 kB. Give a small object, or NULL.",
     "queue_name": "its queue_name is NULL. Name a queue in each row, or leave out the column and give option queue.",
     "reference": "its reference is too long. Give a text of at most 2,600 bytes, or NULL.",
     "topic": "its topic is not valid. Use words of letters, digits, - and _ with single dots between them.",
-    "group_key": "its group_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
-    "dedup_key": "its dedup_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
     "priority": "its priority is out of range. Give a whole number from 0 to 9, or NULL.",
     "22009": "its visible_at or expires_at is too long ago. Leave it NULL.",
     "22021": "a text in it has a NUL, or is not UTF-8. Replace such characters first.",

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from airflow_provider_pgqueue.cli.output import fitting
 from airflow_provider_pgqueue.cli.queues import create
+from airflow_provider_pgqueue.cli.show import peeking
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.tuning import TUNING
 from tests.core.cli.conftest import Pgqueue, Program
 from tests.dead_messages import died_at
@@ -319,7 +319,7 @@ def test_peek_without_bodies_shows_the_order_of_leasing_and_reads_no_more_than_i
     assert [one["id"] for one in headers] == [one["id"] for one in full]
     read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'message_rows'"
     with conn.transaction():
-        assert conn.execute(query("peek_headers"), ["orders", 20]).rowcount == 20
+        assert conn.execute(peeking("peek_headers"), ["orders", 20]).rowcount == 20
         (rows,) = conn.execute(read).fetchall()[0]
     assert rows < 100
     assert "queue 'missing' does not exist" in pgqueue("peek", "missing", "--headers-only").err

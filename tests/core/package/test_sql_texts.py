@@ -33,7 +33,7 @@ ALLOWED = {
     ("core/privilege.py", "GRANT messages_"): SHOWN,
 }
 
-SENDERS = {"query", "rows_of", "_inside", "_fetch", "_statement", "_move", "_batches"}
+SENDERS = {"query", "rows_of", "_inside", "_fetch", "_statement", "_move", "_batches", "selecting", "peeking"}
 
 
 def modules() -> list[Path]:

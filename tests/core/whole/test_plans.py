@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.cli.show import peeking
 
 pytestmark = pytest.mark.contrib  # auto_explain
 
@@ -52,8 +52,7 @@ def only(plans: list[str], part: str) -> str:
 
 def test_a_peek_reads_no_more_than_it_shows(conn: Connection, queue: Queue) -> None:
     fill(conn, queue("orders"))
-    statement = query("peek").decode().format("1", "messages.message")
-    plan = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS) {statement}".encode(), ["orders", 5]).fetchall()
+    plan = conn.execute(b"EXPLAIN (ANALYZE, BUFFERS) " + peeking("peek"), ["orders", 5]).fetchall()
     text = "\n".join(line for (line,) in plan)
     assert "message_order_idx" in text
     assert int(re.findall(r"shared hit=(\d+)", text)[0]) < 100, text

@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase
 from airflow_provider_pgqueue.core.consumer.portion import Portion, tenths
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.consumer.rows import selecting
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     HandlerBroken,
@@ -33,9 +34,8 @@ from airflow_provider_pgqueue.core.errors import (
     text_without_values,
 )
 from airflow_provider_pgqueue.core.function import load_function
-from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.message import TEXTS, Row
 from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, concerns_message, outcome_of, unfinished
-from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.export.connection import Database, has_no_room
 from airflow_provider_pgqueue.spark.pipelines.drain.outcomes import outcomes_of
 
@@ -51,8 +51,7 @@ _MESSAGES: Final = pa.schema(
         ("reference", pa.string()),
         ("attempts", pa.int32()),
         ("headers", pa.string()),
-        ("topic", pa.string()),
-        ("group_key", pa.string()),
+        *((name, pa.string()) for name in TEXTS if name != "reference"),
         ("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
@@ -191,7 +190,7 @@ class Consuming:
             "locked_by": self._handled_by,
         }
         fix = partial(refused, verb="lease", queue_name=self._share.queue)
-        rows = fetch(self._conn, tuple_row, query("lease_rows"), given, fix=fix)
+        rows = fetch(self._conn, tuple_row, selecting("lease_rows", _MESSAGES.names), given, fix=fix)
         if not rows:
             return None
         *_, max_attempts, lock_token = rows[0]
