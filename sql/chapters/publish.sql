@@ -129,6 +129,54 @@ COMMENT ON FUNCTION messages.publish_batch IS
     'Publishes each element of a JSON array in one statement and returns the ids in order, all or none; every other array has one element for each body, which may be NULL. Errors as in publish.'
     ' [for: publisher]';
 
+CREATE OR REPLACE FUNCTION messages.check_batch(
+    queue_name text, messages jsonb, "references" text[], topics text[], group_keys text[], dedup_keys text[]
+) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    many   integer;
+    part   text;
+    number integer;
+    plain  boolean;
+BEGIN
+    IF check_batch.queue_name IS NULL THEN
+        PERFORM messages.raise_unknown_queue(NULL);
+    END IF;
+    -- session_is_limited(), without the cost of a call
+    IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
+       AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
+        PERFORM messages.check_access(check_batch.queue_name, 'publish');
+    END IF;
+    IF jsonb_typeof(check_batch.messages) = 'array' THEN
+        many := jsonb_array_length(check_batch.messages);
+    END IF;
+    IF coalesce(many, 0) = 0 THEN
+        RAISE EXCEPTION 'the batch is empty or not a JSON array'
+            USING ERRCODE = 'PQ004', HINT = 'Give a JSON array with at least one body.';
+    END IF;
+    FOR part, number, plain IN
+        SELECT arrays.part, cardinality(value), (array_ndims(value), array_lower(value, 1)) = (1, 1)
+          FROM (VALUES ('references', check_batch."references"), ('topics', check_batch.topics),
+                       ('group_keys', check_batch.group_keys), ('dedup_keys', check_batch.dedup_keys)) AS arrays (part, value)
+    LOOP
+        IF NOT plain THEN
+            RAISE EXCEPTION '% are not a list', part
+                USING ERRCODE = 'PQ004', HINT = 'Give an array of one dimension, which begins at 1.';
+        ELSIF number <> many THEN
+            RAISE EXCEPTION 'number of bodies: %; number of %: %', many, part, number
+                USING ERRCODE = 'PQ004', HINT = format('Give as many %s as bodies, or none at all.', part);
+        END IF;
+    END LOOP;
+    PERFORM messages.check_reference(reference) FROM unnest(check_batch."references") AS reference;
+    PERFORM messages.check_topic(topic) FROM unnest(check_batch.topics) AS topic;
+    PERFORM messages.check_length('group_key', key, 1, 255) FROM unnest(check_batch.group_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
+    PERFORM messages.check_length('dedup_key', key, 1, 255) FROM unnest(check_batch.dedup_keys) AS key WHERE length(key) NOT BETWEEN 1 AND 255;
+END $$;
+COMMENT ON FUNCTION messages.check_batch IS
+    'Raises PQ004 for a batch that cannot be published.'
+    ' [internal]';
+
 CREATE OR REPLACE FUNCTION messages.check_publish(
     priority integer, delay interval, expires_in interval, visible_at timestamptz, headers jsonb
 ) RETURNS void
@@ -210,29 +258,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION messages.insert_messages IS
     'Inserts messages that were checked, under these ids: the ready ones into their lane, those of groups to wait for a place; sets their timers, and notifies once. PQ001: unknown queue; PQ005: body too large.'
-    ' [internal]';
-
-CREATE OR REPLACE FUNCTION messages.prepare_lane(queue_name text, priority integer) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-DECLARE
-    known record;
-BEGIN
-    SELECT q.fair_by, l.used INTO known
-      FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = prepare_lane.priority
-     WHERE q.queue_name = prepare_lane.queue_name COLLATE "default";
-    IF NOT FOUND THEN
-        PERFORM messages.raise_unknown_queue(prepare_lane.queue_name);
-    END IF;
-    IF known.used IS NOT TRUE THEN
-        PERFORM messages.check_publish(prepare_lane.priority, NULL, NULL, NULL, NULL);
-        PERFORM messages.open_lane(prepare_lane.queue_name, prepare_lane.priority);
-    END IF;
-    RETURN known.fair_by;
-END $$;
-COMMENT ON FUNCTION messages.prepare_lane IS
-    'Raises PQ001 or PQ004 unless messages may enter a queue at a priority, whose lane it opens if it is the first. Returns by what keys take turns; NULL if messages enter in the order in which they are published.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_body(queue_name text, body jsonb, max_body_bytes integer) RETURNS jsonb
@@ -505,33 +530,3 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END $$;
 COMMENT ON FUNCTION messages.unbind_topic IS 'Removes a binding; true if there was one. PQ016: another transaction is changing it for more than three seconds.'
     ' [for: admin]';
-
-CREATE OR REPLACE FUNCTION messages.check_topic(topic text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF topic !~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' OR length(topic) > 255 THEN
-        RAISE EXCEPTION 'topic % is not valid', quote_literal(left(topic, 100))
-            USING ERRCODE = 'PQ004', HINT = 'Use words of letters, digits, - and _ with single dots between them; at most 255 characters.';
-    END IF;
-    RETURN topic;
-END $$;
-COMMENT ON FUNCTION messages.check_topic IS 'Returns a topic, or raises PQ004 if it cannot be one; NULL means not given.'
-    ' [internal]';
-
-CREATE OR REPLACE FUNCTION messages.topic_regex(pattern text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF pattern !~ '^([A-Za-z0-9_-]+|[*#])([.]([A-Za-z0-9_-]+|[*#]))*$' OR length(pattern) > 255 THEN
-        RAISE EXCEPTION 'topic pattern % is not valid', quote_literal(left(pattern, 100)) USING ERRCODE = 'PQ004',
-            HINT = 'Use words, * for any word and # for any number of words, with single dots between them; at most 255 characters.';
-    END IF;
-    -- Each word is matched with the dot before it, so that # may stand for no word at all.
-    RETURN '^' || (
-        SELECT string_agg(CASE word WHEN '*' THEN '[.][^.]+' WHEN '#' THEN '([.][^.]+)*' ELSE '[.]' || word END, '' ORDER BY place)
-          FROM string_to_table(pattern, '.') WITH ORDINALITY AS words (word, place)) || '$';
-END $$;
-COMMENT ON FUNCTION messages.topic_regex IS
-    'The regular expression of a topic pattern, for a topic with a dot before it. PQ004: bad pattern; NULL means not given.'
-    ' [internal]';

@@ -284,12 +284,12 @@ DECLARE
     staged    bigint  := 0;
     in_order  boolean := false;
     ranked    text;
-    insert    CONSTANT text := $insert$
-        INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
-        SELECT %s, r.target, r.message, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',
-               r.expires_at, r.headers, r.reference, r.topic, r.group_key
-          FROM (%s) r
-        $insert$;
+    kept      CONSTANT text := 'message, expires_at, headers, reference, topic, group_key';
+    insert    CONSTANT text := format($insert$
+        INSERT INTO messages.message (id, queue_name, priority, created_at, visible_at, %1$s)
+        SELECT %%s, r.target, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us', %1$s
+          FROM (%%s) r
+        $insert$, kept);
     taken     bigint := 0;
     published bigint := 0;
 BEGIN
