@@ -23,6 +23,7 @@ from airflow_provider_pgqueue.cli.program import run_program
 from airflow_provider_pgqueue.cli.publish import publish as command
 from airflow_provider_pgqueue.core import Consumer, Outcome, Rejected, connect, run, verbs
 from airflow_provider_pgqueue.core.message import PLURALS, TRAVELS, DeadMessage, Duplicate, Message
+from airflow_provider_pgqueue.core.statement import Statement, one
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options
 from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.web import Person, make_app
@@ -193,6 +194,11 @@ def in_a_batch(conn: Connection) -> None:
     run(conn, verbs.publish_batch("orders", [1], **options))
 
 
+def with_a_key_in_sql(conn: Connection) -> None:
+    """Python calls publish_deduplicated, to which publish leads in SQL."""
+    run(conn, Statement("publish", {"queue_name": "orders", "message": "1", "dedup_key": "order-7", **KEPT}, one))
+
+
 def to_a_topic(conn: Connection) -> None:
     run(conn, verbs.bind_topic("orders", "#"))
     options: Any = {name: value for name, value in KEPT.items() if name != "topic"}
@@ -222,7 +228,9 @@ def from_a_stage(conn: Connection) -> None:
     run(conn, verbs.publish_staged("job", "run", '[{"partition": 0, "attempt": 1, "rows": 1}]', queue_name="orders"))
 
 
-@pytest.mark.parametrize("publish", [in_a_batch, to_a_topic, in_place_of_another, in_plain_sql, from_a_stage])
+@pytest.mark.parametrize(
+    "publish", [in_a_batch, with_a_key_in_sql, to_a_topic, in_place_of_another, in_plain_sql, from_a_stage]
+)
 def test_it_is_kept_however_a_message_is_published(conn: Connection, publish: Callable[[Connection], None]) -> None:
     run(conn, verbs.create_queue("orders"))
     publish(conn)
