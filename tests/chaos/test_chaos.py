@@ -21,7 +21,7 @@ SEED = 20261122
 
 
 def test_a_short_run_loses_doubles_and_blocks_nothing(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    found = chaos(tmp_path, seconds=20, seed=SEED, kind=request.config.getoption("--pg"))
+    found = chaos(tmp_path, seconds=12, seed=SEED, kind=request.config.getoption("--pg"))
     assert found.is_clean, "\n".join(page.lines(found))
     assert found.figures["acknowledged"] > 100
     assert found.figures["faults"] >= 5
