@@ -21,6 +21,6 @@ def built(target: str, folder: Path, sources: Path = ROOT) -> Path:
 
 
 def empty_environment(folder: Path) -> Path:
-    """Make an environment with nothing in it, and return the folder of its programs."""
-    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    """Make an environment with nothing in it, also where one was begun, and return the folder of its programs."""
+    subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, folder], check=True)
     return folder / "bin"

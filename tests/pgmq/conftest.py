@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, flock
@@ -14,6 +13,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core.pgmq import install_names
+from tests.wheels import UV, empty_environment
 from tools import STATE
 
 Connection = psycopg.Connection[Any]
@@ -45,8 +45,8 @@ def python_client() -> Path:
     with made_once("python") as (folder, empty):
         python = folder / "bin" / "python"
         if empty:
-            call(sys.executable, "-m", "venv", folder)
-            call(python, "-m", "pip", "install", "--quiet", PYTHON_CLIENT)
+            empty_environment(folder)
+            call(UV, "pip", "install", "--quiet", "--python", python, PYTHON_CLIENT)
     return python
 
 
