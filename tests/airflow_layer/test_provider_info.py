@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib import import_module
 from importlib.resources import files
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import jsonschema
+import pytest
+from airflow.cli.cli_parser import get_parser
 from airflow.providers_manager import ProvidersManager
 
 from airflow_provider_pgqueue import __version__
@@ -63,9 +62,11 @@ def test_airflow_discovers_the_provider_its_connection_type_and_its_queues() -> 
     assert "airflow_provider_pgqueue.queues.pgqueue.PgQueueMessageQueueProvider" in manager.queue_class_names
 
 
-def test_the_command_of_airflow_shows_the_metadata() -> None:
-    command = [str(Path(sys.executable).with_name("airflow")), "providers", "get", PACKAGE, "--full", "-o", "json"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def test_the_command_of_airflow_shows_the_metadata(capsys: pytest.CaptureFixture[str]) -> None:
+    """Called here, which is what the program does, because a program with Airflow takes seconds to start."""
+    arguments = get_parser().parse_args(["providers", "get", PACKAGE, "--full", "-o", "json"])
+    arguments.func(arguments)
+    printed = capsys.readouterr().out
     (shown,) = json.loads(printed[printed.index("[") :])
     info = get_provider_info()
     assert shown["versions"] == [__version__]
