@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -39,7 +41,7 @@ def environment() -> dict[str, str]:
 
 def make_server() -> Any:
     """Return the application that `airflow api-server` serves."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), without_garbage_collection():
         warnings.simplefilter("ignore")  # Airflow's own, of what it imports
         from airflow import settings
         from airflow.api_fastapi.app import create_app, purge_cached_app
@@ -52,6 +54,17 @@ def make_server() -> Any:
         return app
 
 
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Make what stays, such as an application with all its routes, without looking for garbage in it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _tables_of_logins(engine: Any) -> None:
     """Make the table of logins that were ended: all that the page needs of Airflow's own database, since 3.2."""
     with suppress(ModuleNotFoundError):
@@ -61,11 +74,10 @@ def _tables_of_logins(engine: Any) -> None:
 
 
 def _users_of_fab() -> None:
-    """Make a user for each role that FAB itself comes with, with what it may do."""
+    """Make a user for each role that FAB itself comes with, and has made with what it may do."""
     manager = _manager()
     with manager.flask_app.app_context():
         security = manager.security_manager
-        security.sync_roles()
         for role in ROLES:
             if security.find_user(username=f"{role}-ann") is None:
                 names = (f"{role}-ann", "Ann", role, f"{role}@example.org")
