@@ -199,6 +199,8 @@ class Stack:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            # Done by `_migrate`. Each component would import Alembic to look again, for a second.
+            "AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.metadata.replace("postgresql:", "postgresql+psycopg2:", 1),
         }
 

@@ -18,21 +18,29 @@ from tests import sinks, waiting
 from tests.e2e.evidence import evidence
 from tools import ROOT, STATE
 from tools.airflow import Stack
+from tools.airflow_client import FINISHED
 from tools.postgres import Cluster, fleeting_place
 
 HERE = Path(__file__).parent
 # Seconds that a state may take to come: a loaded machine is slow, and what Airflow waits for before it tries again,
 # calls a task dead or starts a run adds up to minutes.
 PATIENCE = 300.0
-# Most looks are requests to Airflow's API, which would else do nothing but answer them while the test waits.
+# Many looks are requests to Airflow's API, which would else do nothing but answer them while the test waits.
 until = partial(waiting.until, pause=0.2)
-# Airflow's own processes import these once; without, each task and each DAG file needs a third of a second for it.
-_IMPORTED_ONCE = """
-import airflow.providers.common.messaging.triggers.msg_queue
-import airflow_provider_pgqueue.operators.dispatch
-import airflow_provider_pgqueue.operators.requeue
-import airflow_provider_pgqueue.operators.maintenance
-import airflow_provider_pgqueue.sensors.message
+# What forks for each task and each DAG file imports these once; without, each of them needs a third of a second for it.
+# Imports leave no garbage, and looking for it again and again is a sixth of what a start costs.
+_OF_EACH_PROCESS = """
+import gc
+import sys
+
+gc.set_threshold(50_000, 20, 100)
+if {"scheduler", "dag-processor"} & set(sys.argv):
+    import airflow.providers.common.messaging.triggers.msg_queue
+    import airflow.sdk.definitions.decorators
+    import airflow_provider_pgqueue.operators.dispatch
+    import airflow_provider_pgqueue.operators.requeue
+    import airflow_provider_pgqueue.operators.maintenance
+    import airflow_provider_pgqueue.sensors.message
 """
 _STACK = pytest.StashKey[Stack]()
 _BEGAN_AT = pytest.StashKey[float]()
@@ -82,7 +90,7 @@ def stack(
     shutil.copytree(HERE / "dags", dags, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     settings = directory / "home" / "config" / "airflow_local_settings.py"
     settings.parent.mkdir(parents=True)
-    settings.write_text(_IMPORTED_ONCE)
+    settings.write_text(_OF_EACH_PROCESS)
     stack = Stack(
         directory,
         metadata=cluster.create_database("e2e_airflow"),
@@ -118,10 +126,11 @@ def stack(
     )
     request.session.stash[_STACK] = stack
     try:
-        stack.start()
+        # Whoever is silent for so long is killed and starts again, which takes a loaded machine as long again.
+        stack.start(timeout=PATIENCE)
         stack.client.wait_for_dag("pgqueue_setup")
         run_id = stack.client.trigger("pgqueue_setup")
-        state = stack.client.wait_for_run("pgqueue_setup", run_id)
+        state = wait_for_run(stack, "pgqueue_setup", run_id)
         assert state == "success", stack.client.log("pgqueue_setup", run_id, "install")
         yield stack
     finally:
@@ -150,6 +159,33 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def running(stack: Stack) -> None:
     """Fix what the test before left broken: one red test makes no other red."""
     stack.start()
+
+
+def state_of_run(stack: Stack, dag_id: str, run_id: str) -> str | None:
+    """Return the state of a run; from the metadata, because requests to Airflow cost several times as much."""
+    with psycopg.connect(stack.metadata) as metadata:
+        query = "SELECT state FROM dag_run WHERE dag_id = %s AND run_id = %s"
+        row = metadata.execute(query, [dag_id, run_id]).fetchone()
+    return row and str(row[0])
+
+
+def states_of_tasks(stack: Stack, dag_id: str, run_id: str) -> list[tuple[str, str | None]]:
+    """Return the tasks of a run with their states, from the metadata, too."""
+    with psycopg.connect(stack.metadata) as metadata:
+        query = "SELECT task_id, state FROM task_instance WHERE dag_id = %s AND run_id = %s ORDER BY 1, map_index"
+        return metadata.execute(query, [dag_id, run_id]).fetchall()
+
+
+def wait_for_run(stack: Stack, dag_id: str, run_id: str, timeout: float = PATIENCE) -> str:
+    """Wait until the run has ended, and return how."""
+    until(
+        lambda: state_of_run(stack, dag_id, run_id) in FINISHED,
+        timeout=timeout,
+        pause=0.5,
+        what=f"the end of run {run_id!r} of {dag_id!r}",
+        tell=lambda: states_of_tasks(stack, dag_id, run_id),
+    )
+    return str(stack.client.run(dag_id, run_id)["state"])
 
 
 @contextmanager

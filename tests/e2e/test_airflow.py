@@ -17,7 +17,7 @@ import yaml
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.e2e.conftest import PATIENCE, places_of, until
+from tests.e2e.conftest import PATIENCE, places_of, states_of_tasks, until, wait_for_run
 from tests.e2e.evidence import evidence
 from tests.sinks import Statsd
 from tests.test_compose import health_check
@@ -60,7 +60,7 @@ def depth(conn: Connection, queue_name: str) -> int:
 def test_a_sensor_whose_connection_is_missing_fails_and_a_failed_test_says_so(stack: Stack) -> None:
     began_at = time.time()
     run_id = start(stack, "e2e_nowhere")
-    assert stack.client.wait_for_run("e2e_nowhere", run_id) == "failed"
+    assert wait_for_run(stack, "e2e_nowhere", run_id) == "failed"
     said = dict(evidence(stack, began_at))
     assert re.search(rf"e2e_nowhere {run_id} failed .* wait -1 1 .* failed", said["Airflow: runs and their tasks"])
     log = said[f"Airflow: the end of home/logs/dag_id=e2e_nowhere/run_id={run_id}/task_id=wait/attempt=1.log"]
@@ -79,7 +79,7 @@ def start(stack: Stack, dag_id: str) -> str:
 
 
 def states(stack: Stack, dag_id: str, run_id: str, task_id: str) -> list[str]:
-    return [task["state"] for task in stack.client.task_instances(dag_id, run_id) if task["task_id"] == task_id]
+    return [state or "none" for name, state in states_of_tasks(stack, dag_id, run_id) if name == task_id]
 
 
 def wait_until_deferred(stack: Stack, dag_id: str, run_id: str, task_id: str, number: int = 1) -> None:
@@ -92,7 +92,7 @@ def wait_until_deferred(stack: Stack, dag_id: str, run_id: str, task_id: str, nu
 
 
 def wait_for_success(stack: Stack, dag_id: str, run_id: str) -> None:
-    assert stack.client.wait_for_run(dag_id, run_id) == "success"
+    assert wait_for_run(stack, dag_id, run_id) == "success"
 
 
 def test_the_setup_dag_says_who_runs_maintenance(stack: Stack) -> None:
@@ -171,7 +171,7 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
             return len(woken_after) == 12
 
         until(notify_those_that_started, timeout=PATIENCE, what="12 started sensors", pause=0.02)
-    state = stack.client.wait_for_run(dag_id, run_id)
+    state = wait_for_run(stack, dag_id, run_id)
     assert states(stack, dag_id, run_id, "wait") == ["success"] * 12
     assert state == "success"
     assert sum(0.5 < seconds < 6.5 for seconds in woken_after.values()) >= 9, woken_after

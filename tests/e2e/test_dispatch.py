@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.e2e.conftest import PATIENCE, places_of, unpaused, until
+from tests.e2e.conftest import PATIENCE, places_of, unpaused, until, wait_for_run
 from tools.airflow import Stack
 from tools.postgres import Cluster
 
@@ -26,7 +26,7 @@ def dispatch(stack: Stack, queue_name: str, dag_id: str = "e2e_handle", expect: 
     for known in ("e2e_dispatch", dag_id):
         stack.client.wait_for_dag(known)
     run_id = stack.client.trigger("e2e_dispatch", conf={"queue": queue_name, "dag": dag_id})
-    assert stack.client.wait_for_run("e2e_dispatch", run_id) == expect
+    assert wait_for_run(stack, "e2e_dispatch", run_id) == expect
     return stack.client.xcom("e2e_dispatch", run_id, "dispatch") if expect == "success" else run_id
 
 
@@ -110,7 +110,7 @@ def test_a_failed_run_is_delivered_again_dies_and_is_dismissed_when_it_is_cleare
     assert details[0].startswith("DAG e2e_handle failed: work: RuntimeError: as ")
     flag.unlink()
     # Airflow tells its listeners before it commits how a run ended, and what is cleared in between stays as it is.
-    stack.client.wait_for_run("e2e_handle", last)
+    wait_for_run(stack, "e2e_handle", last)
     stack.client.clear("e2e_handle", last, "work")
     ended(queue_conn, "e2e_fails", "failed", "success")
     assert run(queue_conn, verbs.dead_ids("e2e_fails")) == []
@@ -129,9 +129,9 @@ def test_a_failed_run_that_is_cleared_after_a_later_one_finished_fails_and_names
     queue_conn.execute("UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = 'e2e_winner'")
     dispatch(stack, "e2e_winner")
     ended(queue_conn, "e2e_winner", "failed", "success")
-    stack.client.wait_for_run("e2e_handle", old)
+    wait_for_run(stack, "e2e_handle", old)
     stack.client.clear("e2e_handle", old, "work")
-    assert stack.client.wait_for_run("e2e_handle", old) == "failed"
+    assert wait_for_run(stack, "e2e_handle", old) == "failed"
     said = stack.client.log("e2e_handle", old, "work", attempt=2)
     assert f"message {id_} was finished by 'e2e_handle/{new}'" in said
     assert dispatches(queue_conn, "e2e_winner") == [(old, "failed"), (new, "success")]
@@ -175,11 +175,11 @@ def test_a_reconciliation_finds_what_the_listener_missed(stack: Stack, queue_con
     stack.client.wait_for_dag("e2e_reconcile")
     # It has no messages yet, and the listener finds nothing to end.
     stack.client.trigger("e2e_handle", dag_run_id=run_id)
-    assert stack.client.wait_for_run("e2e_handle", run_id) == "failed"
+    assert wait_for_run(stack, "e2e_handle", run_id) == "failed"
     (one,) = run(queue_conn, verbs.dispatch_messages("e2e_missed", "e2e_handle"))
     assert one.run_id == run_id
     run_id = stack.client.trigger("e2e_reconcile")
-    assert stack.client.wait_for_run("e2e_reconcile", run_id) == "success"
+    assert wait_for_run(stack, "e2e_reconcile", run_id) == "success"
     assert stack.client.xcom("e2e_reconcile", run_id, "reconcile")["failed"] == 1
     ended(queue_conn, "e2e_missed", "failed")
 

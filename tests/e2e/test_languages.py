@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core.pgmq import install_names
-from tests.e2e.conftest import PATIENCE, until
+from tests.e2e.conftest import PATIENCE, states_of_tasks, until, wait_for_run
 from tests.pgmq.conftest import python_client  # noqa: F401
 from tests.workers.test_workers import go, typescript
 from tools.airflow import Stack
@@ -57,14 +57,13 @@ def test_the_example_hands_an_order_to_workers_in_three_languages(
     run_id = stack.client.trigger(dag_id)
 
     def waiting() -> list[str]:
-        found = stack.client.task_instances(dag_id, run_id)
-        return [one["task_id"] for one in found if one["state"] == "deferred"]
+        return [task_id for task_id, state in states_of_tasks(stack, dag_id, run_id) if state == "deferred"]
 
     until(lambda: len(waiting()) == len(QUEUES), timeout=PATIENCE, what="three tasks that wait", tell=waiting)
     with ExitStack() as workers:
         for command, folder in zip(commands, folders, strict=True):
             workers.enter_context(running(command, folder, os.environ | place | {"PGSSLMODE": "disable"}))
-        assert stack.client.wait_for_run(dag_id, run_id) == "success"
+        assert wait_for_run(stack, dag_id, run_id) == "success"
     assert stack.client.xcom(dag_id, run_id, "report") == dict.fromkeys(QUEUES, 3)
     handled = "SELECT DISTINCT handled_by FROM messages.message_archive WHERE queue_name = %s"
     by = [queue_conn.execute(handled, [queue]).fetchall() for queue in ("invoices", "labels")]

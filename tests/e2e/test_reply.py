@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Consumer, Message, Rejected, run, verbs
-from tests.e2e.conftest import PATIENCE, places_of, until
+from tests.e2e.conftest import PATIENCE, places_of, states_of_tasks, until, wait_for_run
 from tools.airflow import Stack
 from tools.postgres import Cluster
 
@@ -31,7 +31,7 @@ def test_outcomes_end_one_task_in_the_triggerer_and_fail_another_whose_log_says_
         return {one["task_id"]: one for one in stack.client.task_instances("e2e_ask", run_id)}
 
     def both_wait() -> bool:
-        now = {name: one["state"] for name, one in tasks().items()}
+        now = dict(states_of_tasks(stack, "e2e_ask", run_id))
         assert "failed" not in now.values(), now
         return (now.get("finished"), now.get("hear")) == ("deferred", "deferred")
 
@@ -41,7 +41,7 @@ def test_outcomes_end_one_task_in_the_triggerer_and_fail_another_whose_log_says_
         return Rejected(SECRET) if message.reference == run_id else None
 
     Consumer(queue_name="e2e_questions", handle=answer).drain(queue_conn)
-    assert stack.client.wait_for_run("e2e_ask", run_id) == "failed"
+    assert wait_for_run(stack, "e2e_ask", run_id) == "failed"
     ended = tasks()
     assert [(ended[name]["state"], ended[name]["try_number"]) for name in ("hear", "finished")] == [
         ("success", 1),
@@ -86,14 +86,14 @@ def test_in_dag_test_a_sensor_waits_and_its_counts_reach_the_next_task(stack: St
 def test_the_example_gets_its_answer(stack: Stack) -> None:
     stack.client.wait_for_dag("pgqueue_request_reply")
     run_id = stack.client.trigger("pgqueue_request_reply")
-    assert stack.client.wait_for_run("pgqueue_request_reply", run_id) == "success"
+    assert wait_for_run(stack, "pgqueue_request_reply", run_id) == "success"
     assert stack.client.xcom("pgqueue_request_reply", run_id, "book") == 99
 
 
 def test_a_task_that_fails_calls_back(stack: Stack, queue_conn: Connection) -> None:
     stack.client.wait_for_dag("pgqueue_notify")
     run_id = stack.client.trigger("pgqueue_notify")
-    assert stack.client.wait_for_run("pgqueue_notify", run_id) == "failed"
+    assert wait_for_run(stack, "pgqueue_notify", run_id) == "failed"
     alarm = "SELECT message ->> 'task_id', topic FROM messages.message WHERE queue_name = 'alarms' AND reference = %s"
     found = queue_conn.execute(alarm, [f"pgqueue_notify/{run_id}/work/-1"]).fetchall()
     assert found == [("work", "pgqueue_notify.failed")]
@@ -104,7 +104,7 @@ def test_a_publish_task_that_is_cleared_publishes_again(stack: Stack, queue_conn
     stack.client.wait_for_dag("e2e_cleared")
     run_id = stack.client.trigger("e2e_cleared")
     for number in (1, 2):
-        assert stack.client.wait_for_run("e2e_cleared", run_id) == "success"
+        assert wait_for_run(stack, "e2e_cleared", run_id) == "success"
         assert stack.client.xcom("e2e_cleared", run_id, "publish")["published"] == 1
         assert queue_conn.execute(
             "SELECT count(*) FROM messages.message WHERE reference = %s", [f"e2e_cleared/{run_id}/publish/-1"]

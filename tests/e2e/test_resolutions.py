@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.e2e.conftest import PATIENCE, until
+from tests.e2e.conftest import PATIENCE, states_of_tasks, until, wait_for_run
 from tests.sinks import Statsd, metrics_of, tags_of
 from tools.airflow import Stack
 
@@ -40,21 +40,21 @@ def test_each_cause_has_a_run_and_another_only_when_more_of_it_died(
     run_id = stack.client.trigger("e2e_causes")
 
     def waits() -> bool:
-        return [one["state"] for one in stack.client.task_instances("e2e_causes", run_id)][:1] == ["deferred"]
+        return ("causes", "deferred") in states_of_tasks(stack, "e2e_causes", run_id)
 
     until(waits, timeout=PATIENCE, what="a sensor that waits in the triggerer")
     full = die(queue_conn, "e2e_dead", 3, "disk full")
-    assert stack.client.wait_for_run("e2e_causes", run_id) == "success"
+    assert wait_for_run(stack, "e2e_causes", run_id) == "success"
     (first,) = runs(stack, "e2e_resolution")
-    assert stack.client.wait_for_run("e2e_resolution", first["dag_run_id"]) == "success"
+    assert wait_for_run(stack, "e2e_resolution", first["dag_run_id"]) == "success"
     run(queue_conn, verbs.purge_queue("e2e_dead"))
     left = die(queue_conn, "e2e_dead", 2, "still full")
     for more, number in ((0, 2), (0, 2), (1, 3)):
         left += die(queue_conn, "e2e_dead", more, "still full") if more else []
-        assert stack.client.wait_for_run("e2e_causes", stack.client.trigger("e2e_causes")) == "success"
+        assert wait_for_run(stack, "e2e_causes", stack.client.trigger("e2e_causes")) == "success"
         found = runs(stack, "e2e_resolution")
         assert len(found) == number
-        assert stack.client.wait_for_run("e2e_resolution", found[-1]["dag_run_id"]) == "success"
+        assert wait_for_run(stack, "e2e_resolution", found[-1]["dag_run_id"]) == "success"
     conf = found[-1]["conf"]
     assert (conf["waiting"], conf["newest_id"], conf["queue_name"]) == (3, left[-1], "e2e_dead")
     assert "plum" not in str(found)
@@ -76,8 +76,8 @@ def test_the_examples_ask_a_person_before_they_requeue(
 
     def asked() -> bool:
         found[:] = [one["dag_run_id"] for one in stack.client.runs(dag_id)]
-        tasks = stack.client.task_instances(dag_id, found[0]) if found else []
-        return any(task["task_id"] == "approve" and task["state"] in ("deferred", "awaiting_input") for task in tasks)
+        tasks = states_of_tasks(stack, dag_id, found[0]) if found else []
+        return any(task in tasks for task in (("approve", "deferred"), ("approve", "awaiting_input")))
 
     until(asked, timeout=PATIENCE, what="a question to a person")
     (run_id,) = found
@@ -94,9 +94,9 @@ def test_the_examples_ask_a_person_before_they_requeue(
     assert [id_ for (id_,) in queue_conn.execute(again).fetchall()] == ids
     taken = run(queue_conn, verbs.lease("packing", max_messages=5))
     run(queue_conn, verbs.archive(taken[0].lock_token, [message.id for message in taken]))
-    assert stack.client.wait_for_run(dag_id, run_id) == "success"
+    assert wait_for_run(stack, dag_id, run_id) == "success"
     nightly = stack.client.trigger("pgqueue_reprocess_nightly")
-    assert stack.client.wait_for_run("pgqueue_reprocess_nightly", nightly) == "success"
+    assert wait_for_run(stack, "pgqueue_reprocess_nightly", nightly) == "success"
 
     def told() -> bool:
         """The watcher that notified is in the triggerer, which reports by OpenTelemetry."""

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import PATIENCE, places_of, until
+from tests.e2e.conftest import PATIENCE, places_of, until, wait_for_run
 from tools.airflow import Stack
 from tools.partitions import make_empty_partition
 from tools.postgres import Cluster
@@ -32,7 +32,7 @@ def trigger(stack: Stack, dag_id: str, conf: dict[str, Any] | None = None) -> st
     """Start a run by hand, wait until it succeeded, and return its id."""
     stack.client.wait_for_dag(dag_id)
     run_id = stack.client.trigger(dag_id, conf)
-    assert stack.client.wait_for_run(dag_id, run_id, timeout=2 * PATIENCE) == "success"
+    assert wait_for_run(stack, dag_id, run_id, timeout=2 * PATIENCE) == "success"
     return run_id
 
 
@@ -43,7 +43,7 @@ def unpause(stack: Stack, dag_id: str) -> str:
     stack.client.pause(dag_id, False)
     runs = until(lambda: stack.client.runs(dag_id), timeout=PATIENCE, what=f"the scheduled run of {dag_id}")
     run_id = str(runs[0]["dag_run_id"])
-    assert stack.client.wait_for_run(dag_id, run_id, timeout=2 * PATIENCE) == "success"
+    assert wait_for_run(stack, dag_id, run_id, timeout=2 * PATIENCE) == "success"
     return run_id
 
 
@@ -101,7 +101,7 @@ def test_the_night_exports_a_closed_partition_once_however_often_its_tasks_are_t
     younger, summary, written = closed_partition(queue_conn, 39, 20), exported(stack, first), files(target)
     tries = number_of_tries(stack, first)
     stack.client.clear(EXPORT, first, "export")
-    assert stack.client.wait_for_run(EXPORT, first, timeout=2 * PATIENCE) == "success"
+    assert wait_for_run(stack, EXPORT, first, timeout=2 * PATIENCE) == "success"
     assert number_of_tries(stack, first) == tries + 1
     assert (exported(stack, first), files(target)) == (summary, written)
     assert younger in partitions(queue_conn)
