@@ -40,6 +40,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # For every Spark that a test starts.
 os.environ["SPARK_SUBMIT_OPTS"] = java.options()
+os.environ["SPARK_HOME"] = str(java.home())
 
 TEMPLATE = "template_messages"
 CRON_DATABASE = "messages_cron"

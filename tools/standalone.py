@@ -11,12 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-import pyspark
+from pyspark.find_spark_home import _find_spark_home
 
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark.package import package
 
-SPARK = Path(pyspark.__file__).parent
+SPARK = Path(_find_spark_home())
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _APPLICATION = re.compile(rb"CoarseGrainedExecutorBackend.*--app-id\0([^\0]+)", re.S)
 

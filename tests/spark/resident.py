@@ -40,13 +40,15 @@ class Resident:
         until(said.exists, _SLOW, f"the application; see {self._home}.err", process=self._process)
         return said.read_text()
 
-    def run(self, name: str, *arguments: str, dsn: str, file: Path) -> Order:
+    def run(self, name: str, *arguments: str, dsn: str, file: Path, conf: dict[str, str] | None = None) -> Order:
         """Begin a pipeline, `run("first", "drain", "--queue", "orders")`, whose functions are in a file.
 
         Without arguments, run the file as a program.
+
+        :param conf: settings of Spark for this order, in place of the driver's own.
         """
         until(lambda: self.application, what="a driver that takes orders")
-        order = {"name": name, "arguments": arguments, "dsn": dsn, "file": str(file)}
+        order = {"name": name, "arguments": arguments, "dsn": dsn, "file": str(file), "conf": conf or {}}
         with (self._home / "orders").open("w") as pipe:
             pipe.write(json.dumps(order) + "\n")
         return Order(self, self._home / name)

@@ -7,7 +7,8 @@ import os
 import runpy
 import sys
 import traceback
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,30 @@ def done(spark: SparkSession, order: dict[str, Any]) -> int:
     """Carry out an order and return its exit status."""
     os.environ["PGQUEUE_DSN"] = order["dsn"]
     try:
-        if not order["arguments"]:
-            runpy.run_path(order["file"], run_name="__main__")
-            return 0
-        spark.sparkContext.addPyFile(order["file"])
-        return command_line.run(order["arguments"])
+        with settings(spark, order["conf"]):
+            if not order["arguments"]:
+                runpy.run_path(order["file"], run_name="__main__")
+                return 0
+            spark.sparkContext.addPyFile(order["file"])
+            return command_line.run(order["arguments"])
     except Exception:
         traceback.print_exc()
         return 1
+
+
+@contextmanager
+def settings(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    """Set what Spark reads anew for each stage, such as when it speculates, until the order is done."""
+    context: Any = spark.sparkContext._jsc
+    live = context.sc().conf()
+    before = {key: live.get(key) for key in conf}
+    for key, value in conf.items():
+        live.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            live.set(key, value)
 
 
 def write(path: Path, text: str) -> None:

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,8 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 from psycopg.conninfo import make_conninfo
-from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import Message, run, verbs
-from airflow_provider_pgqueue.spark import drain
 from tests.archive import make_partition, rows_in_archive
 from tests.spark.resident import Order, Resident
 from tests.waiting import until
@@ -29,18 +25,19 @@ from tools.standalone import Standalone
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 Record = Callable[..., None]
-SECOND = timedelta(seconds=1)
 SLOW = 180  # seconds; a Spark that starts next to others takes its time
 PASSWORD = "geheim-4711"
-SPECULATING = {
+# A driver starts a task again when all others have ended, so that there is none; if an order wants it, when half have.
+SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     # At once, however long a cold start makes the other task take.
     "spark.speculation.multiplier": "0.01",
     "spark.speculation.efficiency.enabled": "false",
-    "spark.speculation.quantile": "0.5",
+    "spark.speculation.quantile": "1.0",
     "spark.speculation.minTaskRuntime": "100ms",
 }
+SPECULATING = {"spark.speculation.quantile": "0.5"}
 
 # What the tasks import: an effect for each message, with the executor that had it, before and after some work.
 FUNCTIONS = """
@@ -68,6 +65,14 @@ def together(messages):
 
 def one_slow(messages):
     work(messages, 5 if 1 in map(int, messages["message"].to_pylist()) else 0.1)
+
+def freeze(messages):
+    work(messages, 0)
+    with psycopg.connect(DSN, autocommit=True) as conn:
+        conn.execute("INSERT INTO frozen VALUES (%s)", [os.getpid()])
+        # Time to be frozen in, which renewals bridge as long as the process lives.
+        while conn.execute("SELECT FROM frozen").rowcount < 2:
+            time.sleep(0.05)
 """
 
 
@@ -80,16 +85,15 @@ def effects(conn: Connection) -> Callable[[], list[tuple[int, int]]]:
 
 @pytest.fixture(scope="module")
 def residents(standalone: Standalone, cluster: Cluster) -> Iterator[Callable[..., Resident]]:
-    """Return a driver that stays, one that speculates or one that does not; a new one if it is gone."""
-    found: dict[bool, Resident] = {}
+    """Return a driver that stays, the usual one or another; a new one if it is gone."""
+    found: dict[str, Resident] = {}
     numbers = count(1)
 
-    def resident(*, speculates: bool = False) -> Resident:
-        if speculates not in found or not found[speculates].is_alive:
-            conf = SPECULATING if speculates else {}
+    def resident(which: str = "usual") -> Resident:
+        if which not in found or not found[which].is_alive:
             dsn = make_conninfo(cluster.dsn(), password=PASSWORD)
-            found[speculates] = Resident(standalone, f"resident-{next(numbers)}", dsn=dsn, conf=conf)
-        return found[speculates]
+            found[which] = Resident(standalone, f"resident-{next(numbers)}", dsn=dsn, conf=SPECULATION)
+        return found[which]
 
     yield resident
     for each in found.values():
@@ -109,20 +113,17 @@ def order(dsn: str, functions: Path) -> Iterator[Callable[..., Order]]:
     """Let a driver drain `orders` with two consumers, as run `nightly`: `order(resident, "steady", name="first")`."""
     given: list[Order] = []
 
-    def begin(resident: Resident, function: str, *more: str, name: str) -> Order:
-        arguments = drain_arguments(functions, function, *more)
-        given.append(resident.run(name, *arguments, dsn=make_conninfo(dsn, password=PASSWORD), file=functions))
+    def begin(resident: Resident, function: str, *more: str, name: str, conf: dict[str, str] | None = None) -> Order:
+        arguments = ["drain", "--queue", "orders", "--function", f"{functions.stem}:{function}", "--run-id", "nightly"]
+        arguments += ["--parallelism", "2", "--batch-size", "10", "--lease-for", "3s", *more]
+        place = make_conninfo(dsn, password=PASSWORD)
+        given.append(resident.run(name, *arguments, dsn=place, file=functions, conf=conf))
         return given[-1]
 
     yield begin
     for each in given:
         if not each.has_ended:
             each.resident.kill()  # a test that failed must not hold up the next
-
-
-def drain_arguments(functions: Path, function: str, *more: str) -> list[str]:
-    arguments = ["drain", "--queue", "orders", "--function", f"{functions.stem}:{function}", "--run-id", "nightly"]
-    return [*arguments, "--parallelism", "2", "--batch-size", "10", "--lease-for", "3s", *more]
 
 
 def publish(conn: Connection, number: int) -> list[int]:
@@ -178,9 +179,9 @@ def test_speculation_does_not_repeat_a_slow_task_and_the_connection_stands_nowhe
 ) -> None:
     queue("orders")
     published = publish(conn, 40)
-    resident = residents(speculates=True)
+    resident = residents()
     before = resident.speculated()
-    drained = order(resident, "one_slow", name="speculation")
+    drained = order(resident, "one_slow", name="speculation", conf=SPECULATING)
     until(effects, SLOW)
     assert PASSWORD not in commands_and_environments()
     assert drained.wait() == 0
@@ -245,48 +246,13 @@ def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
     assert exported.summary["exported"] == [name]
 
 
-def test_a_killed_driver_is_started_again_and_finishes_the_run(
-    standalone: Standalone,
-    residents: Any,
-    order: Any,
-    dsn: str,
-    functions: Path,
-    conn: Connection,
-    queue: Queue,
-    effects: Any,
-    fault: Record,
-) -> None:
-    queue("orders")
-    published = publish(conn, 200)
-    # As people do it: by spark-submit, with the package in a zip.
-    arguments, conf = drain_arguments(functions, "steady"), {"spark.cores.max": "2"}
-    first = standalone.submit("killed-driver", *arguments, dsn=dsn, functions=functions, conf=conf)
-    try:
-        until(lambda: len(effects()) >= 40, SLOW)
-    finally:
-        standalone.kill(first)
-    again = order(residents(), "steady", name="driver-again")
-    assert again.wait() == 0
-    fault(
-        "kill -9 of the driver in a drain",
-        where="cluster",
-        times=1,
-        published=published,
-        found=succeeded(conn),
-        effects=handled(effects()),
-        allowed=20,
-    )
-    assert (again.summary["archived"], again.summary["results"]["success"]) == (200, 200)
-
-
 def test_two_tries_of_a_task_at_once_share_the_run(
     residents: Any, order: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
 ) -> None:
     queue("orders")
     published = publish(conn, 200)
     tries = [
-        order(residents(speculates=number == 2), "together", "--parallelism", "1", name=f"try-{number}")
-        for number in (1, 2)
+        order(residents(which), "together", "--parallelism", "1", name=f"{which}-try") for which in ("usual", "other")
     ]
     assert [each.wait() for each in tries] == [0, 0]
     fault(
@@ -301,43 +267,56 @@ def test_two_tries_of_a_task_at_once_share_the_run(
     assert tries[0].summary == tries[1].summary
 
 
+def test_a_killed_driver_is_started_again_and_finishes_the_run(
+    residents: Any, order: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
+) -> None:
+    queue("orders")
+    published = publish(conn, 200)
+    victim = residents("other")
+    order(victim, "steady", name="killed-driver")
+    until(lambda: len(effects()) >= 40, SLOW)
+    victim.kill()
+    again = order(residents(), "steady", name="driver-again")
+    assert again.wait() == 0
+    fault(
+        "kill -9 of the driver in a drain",
+        where="cluster",
+        times=1,
+        published=published,
+        found=succeeded(conn),
+        effects=handled(effects()),
+        allowed=20,
+    )
+    assert (again.summary["archived"], again.summary["results"]["success"]) == (200, 200)
+
+
 def test_a_task_frozen_past_its_lease_changes_nothing_when_it_goes_on(
-    spark: SparkSession, dsn: str, conn: Connection, queue: Queue, fault: Record
+    residents: Any, order: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
 ) -> None:
     queue("orders")
     (published,) = publish(conn, 1)
-    conn.execute("CREATE TABLE effect (pid bigint)")
-
-    def freeze(messages: Any) -> None:
-        with psycopg.connect(dsn) as own:
-            own.execute("INSERT INTO effect VALUES (%s)", [os.getpid()])
-        # Time to be frozen in, which renewals bridge as long as the process lives.
-        with psycopg.connect(dsn, autocommit=True) as own:
-            until(lambda: own.execute("SELECT FROM effect").rowcount == 2, SLOW)
-
-    options: dict[str, Any] = {"queue": "orders", "function": freeze, "run_id": "nightly", "dsn": dsn}
-    with ThreadPoolExecutor() as pool:
-        draining = pool.submit(drain, spark, parallelism=1, lease_for=SECOND, **options)
-        ((pid,),) = until(lambda: conn.execute("SELECT pid FROM effect").fetchall(), SLOW)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            (taken,) = until(lambda: leased(conn))
-            run(conn, verbs.archive(taken.lock_token, [taken.id], handled_by="another"))
-            conn.execute("INSERT INTO effect VALUES (0)")
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        found = draining.result(SLOW)
-    assert (found["archived"], found["lost"]) == (0, 1)
+    conn.execute("CREATE TABLE frozen (pid bigint)")
+    drained = order(residents(), "freeze", "--parallelism", "1", "--lease-for", "1s", name="frozen")
+    ((pid,),) = until(lambda: conn.execute("SELECT pid FROM frozen").fetchall(), SLOW)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        (taken,) = until(lambda: leased(conn))
+        run(conn, verbs.archive(taken.lock_token, [taken.id], handled_by="another"))
+        conn.execute("INSERT INTO frozen VALUES (0)")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert drained.wait() == 0
+    lost = drained.summary["lost"]
+    assert (drained.summary["archived"], lost) == (0, 1)
     rows = conn.execute("SELECT id, handled_by FROM messages.message_archive").fetchall()
     assert rows == [(published, "another")]
     fault(
         "a task frozen for longer than its lease",
-        where="local[2]",
-        times=found["lost"],
+        where="cluster",
+        times=lost,
         published=[published],
         found=succeeded(conn),
-        effects=[published for _ in conn.execute("SELECT FROM effect")],
-        allowed=1,
+        effects=handled(effects()),
     )
 
 
