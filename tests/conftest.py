@@ -38,8 +38,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# For every Spark that a test starts.
-os.environ["SPARK_SUBMIT_OPTS"] = java.options()
+# For every Spark that a test starts, without the page that nobody looks at.
+os.environ["SPARK_SUBMIT_OPTS"] = f"{java.options()} -Dspark.ui.enabled=false"
 os.environ["SPARK_HOME"] = str(java.home())
 
 TEMPLATE = "template_messages"

@@ -28,7 +28,7 @@ ORDER = (
 
 
 class FileScheduling(LoadScopeScheduling):
-    """Gives each process one file after the other; all that needs the one Airflow as one, and what needs Spark as two.
+    """Gives each process one file after the other; all that needs the one Airflow as one, and so the one Spark.
 
     Instead of --dist loadgroup, whose marks pytest-xdist 3.8 loses in silence with pytest 9.2.
     """
@@ -38,13 +38,13 @@ class FileScheduling(LoadScopeScheduling):
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what a test shares with others of its process: the one Airflow, one of two Sparks, or its file."""
+    """Return what a test shares with others of its process: the one Airflow, the one Spark, or its file."""
     file = nodeid.partition("::")[0]
     if file.startswith("tests/e2e/"):
         return "e2e"
     if file.startswith("tests/spark/") and file != "tests/spark/test_faults.py":
-        # A Spark that starts costs as much as many tests, and its first results too. The halves last equally long.
-        return "one Spark" if file < "tests/spark/test_k" else "the other Spark"
+        # A Spark that starts costs as much as many tests, and its first results too.
+        return "one Spark"
     return file
 
 

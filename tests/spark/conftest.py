@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.fault_table import Fault
+from tools import java
 from tools.binaries import unpacked
 from tools.standalone import Standalone
 
@@ -72,7 +73,7 @@ def spark(session: SparkSession, dsn: str) -> SparkSession:
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A standalone cluster: a master and two workers, with room for three applications of two executors."""
     home = tmp_path_factory.mktemp("standalone")
-    cluster = Standalone(home, cores=3, java_options=os.environ["SPARK_SUBMIT_OPTS"])
+    cluster = Standalone(home, cores=3, java_options=java.options())
     try:
         cluster.start()
         yield cluster
