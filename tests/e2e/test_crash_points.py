@@ -53,7 +53,7 @@ def holders(conn: Connection, queues: list[str]) -> list[int]:
     return [int(found[1]) for (name,) in rows if (found := re.search(r"@(\d+)@", name))]
 
 
-@pytest.mark.parametrize("disaster", ["worker", "scheduler, triggerer, api-server", "database"])
+@pytest.mark.parametrize("disaster", ["worker", "scheduler, api-server", "database"])
 def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
     stack: Stack, queue_conn: Connection, cluster: Cluster, tmp_path: Path, disaster: str
 ) -> None:
