@@ -19,7 +19,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 FAST := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/cli -m "not long"
 # On the second server what a version of PostgreSQL can change: the promises, the catalog and who may what, plans and costs,
 # partitions, locks, pairs of verbs, and each SQL function with hostile arguments, half as many as on the first. What our
-# code decides is the same on each, as is an upgrade under a load.
+# code decides is the same on each, as are an upgrade under a load, and what a snapshot that is held or turns of keys cost.
 OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/core/,whole connection/test_connection.py \
 	install/test_copies.py install/test_schema.py install/test_upgrade.py \
 	roles/test_roles.py roles/test_grants.py roles/test_ways_in.py maintenance/test_health.py \
@@ -27,7 +27,8 @@ OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/co
 	lease/test_isolation.py) \
 	--ignore=tests/core/whole/test_state_machine.py \
 	tests/test_bad_input.py -k "(not test_bad_input or function) \
-		and not test_a_role_may_do_its_verbs_and_no_other and not test_an_upgrade_under_load"
+		and not test_a_role_may_do_its_verbs_and_no_other and not test_an_upgrade_under_load \
+		and not (test_costs and (snapshot or turns))"
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
 CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_archive.py tests/core/lease/test_groups.py \

@@ -29,13 +29,14 @@ def orders(conn: Connection, queue: Callable[..., str]) -> None:
 
 
 def walk(client: httpx.Client, home: str) -> dict[str, int]:
-    """Follow every address on the page that leads to the page, and return the statuses."""
+    """Follow an address on the page to each path that leads to the page, and return the statuses by path."""
     found: dict[str, int] = {}
     left = [home]
     while left:
-        if (address := left.pop()) not in found:
+        address = left.pop()
+        if (path := address.partition("?")[0]) not in found:
             answer = client.get(address)
-            found[address] = answer.status_code
+            found[path] = answer.status_code
             ours = [html.unescape(one) for one in _ADDRESS.findall(answer.text) if "<html" in answer.text]
             left += [str(answer.url.join(one)) for one in ours if not one.endswith("/api/v2/auth/login")]
     return found
