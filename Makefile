@@ -31,8 +31,8 @@ OF_THE_SERVER := tests/test_contract.py tests/test_seeds.py $(addprefix tests/co
 		and not (test_costs and (snapshot or turns))"
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
 CLASSES := .run/spark-classes.jsa
-OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_archive.py tests/core/lease/test_groups.py \
-	tests/core/maintenance/test_health.py tests/core/archive/test_outcomes.py tests/core/queues/test_policy.py tests/core/publish/test_publish.py \
+OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive tests/core/lease/test_groups.py \
+	tests/core/maintenance/test_health.py tests/core/queues/test_policy.py tests/core/publish/test_publish.py \
 	tests/core/roles/test_runs.py tests/export tests/spark/test_export.py \
 	tests/spark/test_progress.py
 

@@ -14,6 +14,13 @@ from tools.partitions import make_empty_partition
 Connection = psycopg.Connection[Any]
 
 
+def without_beginning(conn: Connection) -> None:
+    """Let the archive take what ended before the month in which it was installed."""
+    conn.execute(
+        "ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins"
+    )
+
+
 def make_partition(conn: Connection, days_ago: int, rows: int = 0, *, days: int = 1) -> str:
     """Make a closed partition with messages of two queues and all results; nobody has to decide about the dead."""
     first = (datetime.now(UTC) - timedelta(days=days_ago)).replace(hour=0, minute=0, second=0, microsecond=0)

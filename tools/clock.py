@@ -16,6 +16,7 @@ from tools import ROOT, STATE, SetupError, run_main, server_user
 MOMENTS: Final = (
     ("2027-05-12T23:50Z", "UTC"),  # the day ends
     ("2027-01-31T23:58Z", "UTC"),  # the month ends while they run
+    ("2027-05-01T00:00:30Z", "UTC"),  # the month has just begun, and with it the archive of a fresh installation
     ("2028-02-29T12:00Z", "UTC"),
     ("2027-03-14T06:58Z", "America/New_York"),  # an hour is left out
     ("2027-11-07T05:58Z", "America/New_York"),  # an hour comes again
@@ -24,7 +25,7 @@ MOMENTS: Final = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.clock", description=__doc__)
-    parser.add_argument("--at", action="append", help="a time such as 2027-05-12T23:50Z; by default, five of them")
+    parser.add_argument("--at", action="append", help="a time such as 2027-05-12T23:50Z; by default, six of them")
     parser.add_argument("pytest", nargs="*", help="what pytest gets: files, and options after --")
     given = parser.parse_args()
     moments = [(at, os.environ.get("TZ", "UTC")) for at in given.at] if given.at else MOMENTS

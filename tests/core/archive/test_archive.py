@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
+from tests.archive import without_beginning
 from tests.waiting import until_waiting
 
 pytestmark = pytest.mark.rolled_back
@@ -27,9 +28,7 @@ def partitions(conn: Connection) -> list[tuple[str, Any, Any]]:
 
 def age(conn: Connection, days: int, *queues: str, result: str = "success") -> None:
     """Put an archived message of each queue in a partition of its own day, so many days ago."""
-    conn.execute(
-        "ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins"
-    )
+    without_beginning(conn)
     conn.execute(
         f"DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date - {days}; BEGIN"
         " EXECUTE format('CREATE TABLE IF NOT EXISTS messages.message_archive_%s PARTITION OF messages.archive_rows"

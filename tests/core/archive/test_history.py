@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound, run, verbs
+from tests.archive import without_beginning
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -181,6 +182,7 @@ def test_a_maintenance_run_that_was_away_counts_what_happened_in_its_minutes(con
     )
     conn.execute("DELETE FROM messages.history WHERE queue_name = ''")
     publish_and_archive(conn, 6)
+    without_beginning(conn)
     conn.execute(
         "UPDATE messages.message_archive SET created_at = created_at - id * interval '9 minutes',"
         " leased_at = leased_at - id * interval '9 minutes', archived_at = archived_at - id * interval '9 minutes'"

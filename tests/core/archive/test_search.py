@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
+from tests.archive import without_beginning
 
 pytestmark = pytest.mark.rolled_back
 
@@ -81,6 +82,7 @@ def test_messages_of_one_time_are_read_in_pages_too(conn: Connection, ids: dict[
     before = conn.execute("SELECT now() - interval '1 minute'").fetchone()
     conn.execute("UPDATE messages.message_rows SET visible_at = %s WHERE visible_at < now()", before)
     conn.execute("UPDATE messages.message_rows SET visible_at = 'infinity' WHERE visible_at > now()")
+    without_beginning(conn)
     conn.execute("UPDATE messages.archive_rows SET archived_at = %s", before)
     conn.execute("UPDATE messages.dead_message SET archived_at = %s", before)
     assert {state: sorted(pages(conn, state)) for state in STATES} == ids
