@@ -55,7 +55,7 @@ class Browser:
             command["sessionId"] = self.session
         os.write(self.commands, json.dumps(command).encode() + b"\0")
         while (reply := self._next()).get("id") != self._last:
-            self._events.append(reply.get("method", ""))
+            self._events.append(_event(reply))
         if "error" in reply:
             raise RuntimeError(f"{method}: {reply['error']['message']}")
         result: dict[str, Any] = reply["result"]
@@ -75,15 +75,19 @@ class Browser:
     def open(self, address: str) -> None:
         """Go to an address, and return when the page and its scripts are loaded."""
         self._events.clear()
-        if error := self.call("Page.navigate", url=address).get("errorText"):
+        told = self.call("Page.navigate", url=address)
+        if error := told.get("errorText"):
             raise RuntimeError(f"{address}: {error}")
-        self.loaded()
-
-    def loaded(self) -> None:
-        """Wait until the page that is being loaded is there."""
-        while "Page.loadEventFired" not in self._events:
-            self._events.append(self._next().get("method", ""))
+        # What was still being loaded before ends too.
+        self._wait_for(f"Page.frameNavigated {told['loaderId']}")
+        self._wait_for("Page.loadEventFired")
         self._events.clear()
+
+    def _wait_for(self, event: str) -> None:
+        """Wait for an event, and forget what came before it."""
+        while event not in self._events:
+            self._events.append(_event(self._next()))
+        del self._events[: self._events.index(event) + 1]
 
     def value(self, script: str) -> Any:
         """Return the value of an expression in the page, or what its promise gives."""
@@ -132,6 +136,13 @@ class Browser:
         self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         picture = self.call("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(picture["data"]))
+
+
+def _event(reply: dict[str, Any]) -> str:
+    """Return the name of an event, and of a page that begins also which one it is."""
+    method = str(reply.get("method", ""))
+    frame = reply.get("params", {}).get("frame", {})
+    return f"{method} {frame['loaderId']}" if method == "Page.frameNavigated" else method
 
 
 @contextmanager
