@@ -27,7 +27,7 @@ Queue = Callable[..., str]
 Record = Callable[..., None]
 SLOW = 180  # seconds; a Spark that starts next to others takes its time
 PASSWORD = "geheim-4711"
-# A driver starts a task again when all others have ended, so that there is none; if an order wants it, when half have.
+# A driver speculates when this share of the tasks has ended: all of them, which is never, or half if an order wants it.
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",

@@ -46,10 +46,11 @@ class Breaker:
             self._in_a_row = 0
             return
         self.failed += 1
-        self._log.add(id_, failure)
+        name = failure_name(failure)
+        self._log.add(id_, name)
         if attempts == 1:
             self._in_a_row += 1
-            self._check(self._in_a_row, failure_name(failure))
+            self._check(self._in_a_row, name)
 
     def record_success(self) -> None:
         """Note that messages succeeded, in one cheap call for all of them."""

@@ -23,9 +23,9 @@ class FailureLog:
         self._queue_name = queue_name
         self._logged: dict[str, tuple[float, int]] = {}
 
-    def add(self, id_: int, failure: Mapping[str, Any]) -> None:
-        """Log the failure of a message, or count it if one like it was logged within the last minute."""
-        name, now = failure_name(failure), time.monotonic()
+    def add(self, id_: int, name: str) -> None:
+        """Log the failure of a message, or count it if one of this name was logged within the last minute."""
+        now = time.monotonic()
         at, more = self._logged.get(name, (-_EVERY, 0))
         if now < at + _EVERY:
             self._logged[name] = at, more + 1
