@@ -21,7 +21,7 @@ from psycopg import sql
 from tests.clones import Clones
 from tests.scheduling import FileScheduling, rank
 from tests.spark.fault_table import Fault, lines
-from tests.waiting import LONGEST_STATEMENT
+from tests.waiting import LONGEST_STATEMENT, until
 from tools import STATE, SetupError, chromium, java, mutants, pgbouncer, plpgsql_check, prometheus
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster, fleeting_clusters, fleeting_place
@@ -246,6 +246,9 @@ def cron_database(cluster: Cluster, template_database: str) -> str:
     with psycopg.connect(dsn, autocommit=True) as conn:
         if conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,):
             migrate(conn)
+        # Until the database is there, it ends and is started again every second.
+        launcher = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cron launcher'"
+        until(lambda: conn.execute(launcher).rowcount, what="the launcher of pg_cron runs")
     return dsn
 
 

@@ -234,6 +234,7 @@ def test_a_lease_that_expired_goes_to_another_run_and_the_old_one_changes_nothin
 ) -> None:
     (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
     (old,) = dispatch(conn, lease_for=timedelta(milliseconds=1))
+    until_leases_expire(conn)
     (new,) = dispatch(conn)
     assert new.run_id == f"pgqueue__orders__{id_}__2"
     assert run(conn, verbs.extend_dispatches([old.dispatch_id])) == []
@@ -357,6 +358,7 @@ def test_a_failed_run_that_is_cleared_gets_what_others_left_of_its_batch(conn: C
 def test_a_run_whose_lease_expired_gets_nothing_that_another_has_or_finished(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 7))
     (old,) = dispatch(conn, lease_for=timedelta(milliseconds=1))
+    until_leases_expire(conn)
     (message,) = run(conn, verbs.lease("orders", locked_by="a worker"))
     with pytest.raises(DispatchNotFound, match="is leased by 'a worker'"):
         bodies(conn, old)
