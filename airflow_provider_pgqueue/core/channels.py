@@ -1,4 +1,4 @@
-"""The NOTIFY channels of the schema. Notifications have no payload; docs/explanation/concepts.md explains them."""
+"""The NOTIFY channels of the schema. The payload is the id of a message; docs/explanation/concepts.md explains them."""
 
 from typing import Final
 

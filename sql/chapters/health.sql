@@ -21,7 +21,7 @@ BEGIN
         SELECT * FROM (VALUES
             ('maintenance_lag', ''), ('maintenance_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('dispatches', ''), ('held_snapshot', '$1'),
             ('dead_tuples', ''), ('notify_queue', ''), ('archive_partitions', ''),
-            ('history', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('groups', '$2'), ('waiting_messages', '$2')
+            ('retention', ''), ('copy', ''), ('grants', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('groups', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)
     LOOP
         -- A check that cannot run is itself a finding, and must not keep the others from running.
@@ -389,7 +389,7 @@ COMMENT ON FUNCTION messages.health_held_snapshot IS
     'A check of health(). What holds back VACUUM of this database the most: a session, a prepared transaction, a replication slot or a standby. The query of a session is never shown.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.health_history() RETURNS TABLE (severity text, finding text, fix text)
+CREATE OR REPLACE FUNCTION messages.health_retention() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH age AS (
@@ -411,7 +411,7 @@ AS $$
            CASE WHEN count(*) > 0 THEN 'SELECT messages.maintain()' END
       FROM late
 $$;
-COMMENT ON FUNCTION messages.health_history IS
+COMMENT ON FUNCTION messages.health_retention IS
     'A check of health(). Whether what is kept for a limited time is deleted on time: dedup keys, the inbox, the archive of queues with a retention.'
     ' [internal]';
 

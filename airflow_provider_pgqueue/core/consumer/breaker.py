@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from airflow_provider_pgqueue.core.consumer.calls import TimeIsUp
 from airflow_provider_pgqueue.core.consumer.failures import FailureLog, failure_name, failure_of
+from airflow_provider_pgqueue.core.consumer.time_limit import TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Outcome
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
-from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.portion import tenths
+from airflow_provider_pgqueue.core.consumer.time_limit import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidOutcome, TransactionLeftOpen
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (

@@ -64,7 +64,7 @@ def test_what_a_handler_raised_is_where_its_failure_is_named(
     (id_,) = run(conn, verbs.publish_batch("orders", [{"order": 7}], references=["shop-7"]))
     library = "/opt/venv/lib/python3.11"
     trace = f"""Traceback (most recent call last):
-  File "{library}/site-packages/airflow_provider_pgqueue/core/consumer/calls.py", line 9, in call
+  File "{library}/site-packages/airflow_provider_pgqueue/core/consumer/time_limit.py", line 9, in call
     return handle(message)
   File "/srv/shop/orders.py", line 12, in pack
     take(stock)

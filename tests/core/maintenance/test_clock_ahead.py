@@ -40,7 +40,7 @@ def test_health_does_not_take_a_retention_that_lies_ahead_for_one(conn: Connecti
     run(conn, verbs.create_queue("orders", retention=timedelta(days=30)))
     conn.execute("UPDATE messages.queue SET created_at = now() - interval '9 days'")
     conn.execute("UPDATE messages.archive_policy SET retention_applied_at = now() + interval '8 hours'")
-    found = check(conn, "history")
+    found = check(conn, "retention")
     assert (found.severity, "retention was last applied 9 days" in found.finding) == ("warning", True)
 
 

@@ -33,7 +33,7 @@ CHECKS = [
     "dead_tuples",
     "notify_queue",
     "archive_partitions",
-    "history",
+    "retention",
     "copy",
     "grants",
     "limited_roles",
@@ -814,14 +814,14 @@ def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None
     ],
 )
 def test_what_should_be_forgotten_and_is_not_is_named_and_fixed(conn: Connection, left_over: str, finding: str) -> None:
-    assert check(conn, "history").severity == "ok"
+    assert check(conn, "retention").severity == "ok"
     conn.execute(left_over.encode())
-    found = check(conn, "history")
+    found = check(conn, "retention")
     assert found.severity == "warning"
     assert found.finding.startswith(finding)
     assert "the archive takes" in found.finding
     fix(conn, found.fix)
-    assert check(conn, "history").severity == "ok"
+    assert check(conn, "retention").severity == "ok"
 
 
 def forget_partitions(conn: Connection) -> None:

@@ -20,11 +20,11 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import fetch, run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
-from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase
 from airflow_provider_pgqueue.core.consumer.portion import Portion, tenths
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.consumer.rows import selecting
+from airflow_provider_pgqueue.core.consumer.time_limit import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     HandlerBroken,
