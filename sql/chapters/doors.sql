@@ -23,7 +23,7 @@ BEGIN
         RAISE EXCEPTION 'an id was never given out' USING ERRCODE = 'check_violation', HINT = 'Leave the id to its default.';
     END IF;
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[CASE WHEN a.group_key IS NULL THEN a.visible_at ELSE nullif(a.visible_at, 'infinity') END, a.lock_expires_at, a.expires_at, a.due_at]),
-            messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_length('group_key', a.group_key, 1, 255), messages.check_headers(a.headers), messages.check_reference(a.reference),
+            messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_options(a.headers, a.reference, a.topic, a.group_key),
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name;
     FOR arrival IN
@@ -75,12 +75,13 @@ BEGIN
         RAISE EXCEPTION 'the id of a message is changed' USING ERRCODE = 'check_violation', HINT = 'It is the id forever. Publish another message.';
     END IF;
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[CASE WHEN a.group_key IS NULL THEN a.visible_at ELSE nullif(a.visible_at, 'infinity') END, a.lock_expires_at, a.expires_at, a.due_at]),
-            messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_length('group_key', a.group_key, 1, 255)
+            messages.check_length('locked_by', a.locked_by, 0, 1024)
        FROM after a;
-    PERFORM messages.check_headers(a.headers), messages.check_reference(a.reference), messages.prepare_lane(a.queue_name, a.priority),
+    PERFORM messages.check_options(a.headers, a.reference, a.topic, a.group_key), messages.prepare_lane(a.queue_name, a.priority),
             messages.check_body(a.queue_name, a.message, q.max_body_bytes)
        FROM after a JOIN before b USING (id) LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
-      WHERE (a.headers, a.reference, a.queue_name, a.priority, a.message) IS DISTINCT FROM (b.headers, b.reference, b.queue_name, b.priority, b.message);
+      WHERE (a.headers, a.reference, a.topic, a.group_key, a.queue_name, a.priority, a.message)
+            IS DISTINCT FROM (b.headers, b.reference, b.topic, b.group_key, b.queue_name, b.priority, b.message);
     -- Locking a message whose lease has ended makes the token of that lease worthless.
     UPDATE messages.message_rows m SET lock_token = NULL
       FROM after a JOIN before b USING (id)
@@ -126,7 +127,7 @@ BEGIN
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.resolved_at], ARRAY[a.archived_at]),
             messages.check_length('queue_name', a.queue_name, 0, 255), messages.check_length('handled_by', a.handled_by, 0, 1024),
             messages.check_length('resolved_by', a.resolved_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
-            messages.check_headers(a.headers), messages.check_reference(a.reference), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
+            messages.check_options(a.headers, a.reference, a.topic, a.group_key), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
        FROM archived a;
     FOR held IN
         SELECT a.queue_name, min(a.id) AS id,
@@ -149,6 +150,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION messages.message_archived IS
     'Trigger of messages.message_archive. Checks what plain SQL inserted, and does what follows an archive.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.check_options(headers jsonb, reference text, topic text, group_key text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM messages.check_headers(headers), messages.check_reference(reference), messages.check_topic(topic),
+            messages.check_length('group_key', group_key, 1, 255);
+END $$;
+COMMENT ON FUNCTION messages.check_options IS 'Raises PQ004 or PQ005 for what no message can keep.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_times(past timestamptz[], coming timestamptz[]) RETURNS void

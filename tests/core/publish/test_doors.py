@@ -29,6 +29,8 @@ REFUSED = [
     INSERTED.format("id", "1000000"),
     INSERTED.format("id", "-1"),
     INSERTED.format("locked_by", LONG),
+    INSERTED.format("topic", "'shop eu'"),
+    INSERTED.format("group_key", "''"),
     *(
         OURS.format(change)
         for change in (
@@ -44,6 +46,8 @@ REFUSED = [
             "queue_name = 'nope'",
             f"locked_by = {LONG}",
             "reference = repeat('x', 3000)",
+            "topic = 'shop..eu'",
+            "group_key = ''",
         )
     ),
     ARCHIVED.format("archived_at", "'orders', 'failed'", "'infinity'"),
@@ -52,6 +56,9 @@ REFUSED = [
     ARCHIVED.format("fingerprint", "'orders', 'lock_expired'", f"left({LONG}, 2600)"),
     ARCHIVED.format("handled_by", "'orders', 'success'", LONG),
     ARCHIVED.format("headers", "'orders', 'failed'", "'[]'"),
+    ARCHIVED.format("reference", "'orders', 'failed'", "repeat('x', 3000)"),
+    ARCHIVED.format("topic", "'orders', 'failed'", "'shop eu'"),
+    ARCHIVED.format("group_key", "'orders', 'failed'", "''"),
     ARCHIVED.format("priority", "'orders', 'failed'", "77"),
     ARCHIVED.format("handled_by", "'orders', 'done'", "NULL"),
 ]
