@@ -6,7 +6,7 @@ DECLARE
         'dedup dispatch dispatch_overview dropped_queue ended_message failed_attempt history history_cause history_policy history_progress inbox lane '
         'leased_dead_message leased_message mark_number message message_archive message_archive_default message_id_seq message_overview '
         'message_rows open_dispatch pipeline_run publish_stage queue queue_grant queue_overview queue_status notifications_paused_until '
-        'schema_migration session_reach timer topic_binding unused_sequence maintenance_failure maintenance_run', ' ');
+        'schema_migration session_reach staged_message timer topic_binding unused_sequence maintenance_failure maintenance_run', ' ');
     others text;
 BEGIN
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);

@@ -49,6 +49,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import translate
+from airflow_provider_pgqueue.core.message import BatchOptions, Options
 from airflow_provider_pgqueue.decorators.pgqueue import PgQueueDecoratedOperator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
@@ -849,7 +850,7 @@ def test_no_method_of_the_hook_fails_by_accident_or_touches_another_queue(
     chance, told = random.Random(name), Counter[str]()
     hook = PgQueueHook(conn_id)
     parameters = dict(inspect.signature(getattr(hook, name)).parameters)
-    options = {"publish": verbs.Options, "publish_batch": verbs.BatchOptions}.get(name)
+    options = {"publish": Options, "publish_batch": BatchOptions}.get(name)
     for _ in range(CALLS * 3):
         given = {
             each.name: chance.choice(ANYTHING)

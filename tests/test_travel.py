@@ -22,9 +22,16 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgqueue.cli.program import run_program
 from airflow_provider_pgqueue.cli.publish import publish as command
 from airflow_provider_pgqueue.core import Consumer, Outcome, Rejected, connect, run, verbs
-from airflow_provider_pgqueue.core.message import PLURALS, TRAVELS, DeadMessage, Duplicate, Message
+from airflow_provider_pgqueue.core.message import (
+    PLURALS,
+    TRAVELS,
+    BatchOptions,
+    DeadMessage,
+    Duplicate,
+    Message,
+    Options,
+)
 from airflow_provider_pgqueue.core.statement import Statement, one
-from airflow_provider_pgqueue.core.verbs import BatchOptions, Options
 from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.web import Person, make_app
 from tests.archive import make_partition

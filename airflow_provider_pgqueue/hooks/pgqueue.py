@@ -22,9 +22,10 @@ from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.loop import NEEDED
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
+from airflow_provider_pgqueue.core.message import BatchOptions, Options
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.thread import in_thread
-from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.connection_id import CONNECTION_STRING, NAME_IT
 
 log = logging.getLogger(__name__)

@@ -37,10 +37,10 @@ from airflow_provider_pgqueue.core.duration import Duration, seconds
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call_without
 from airflow_provider_pgqueue.core.json_text import all_to_json
-from airflow_provider_pgqueue.core.message import PLURALS, TEXTS, Duplicate
+from airflow_provider_pgqueue.core.message import PLURALS, TEXTS, BatchOptions, Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.tuning import TUNING
-from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.rows import QueryRows, names_file, text_of_file
 from airflow_provider_pgqueue.task import QueueTask

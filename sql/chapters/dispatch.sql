@@ -279,19 +279,7 @@ BEGIN
             known := messages.reopen_dispatch(known);
         END IF;
     END IF;
-    RETURN QUERY
-    SELECT m.id, m.queue_name, m.message, m.headers, m.reference, m.topic, m.group_key, m.priority, m.attempts,
-           q.max_attempts, m.requeues, m.created_at, m.lock_token, m.lock_expires_at
-      FROM messages.message_rows m JOIN messages.queue q USING (queue_name)
-     WHERE m.id = ANY (known.ids) AND m.lock_token = known.lock_token
-    UNION ALL
-    SELECT a.id, a.queue_name, a.message, a.headers, a.reference, a.topic, a.group_key, a.priority, a.attempts,
-           q.max_attempts, a.requeues, a.created_at, NULL, NULL
-      FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
-     WHERE a.id = ANY (known.ids)
-       -- Leave out messages that somebody else finished or cancelled, and messages that were requeued.
-       AND (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM run OR a.resolution = 'requeued') IS NOT TRUE
-     ORDER BY id;
+    RETURN QUERY SELECT * FROM messages.held_messages(known.lock_token, known.ids, run);
     IF FOUND THEN
         RETURN;
     END IF;

@@ -528,6 +528,25 @@ COMMENT ON FUNCTION messages.consume IS
     'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not apply. Errors as in lease.'
     ' [for: consumer]';
 
+CREATE OR REPLACE FUNCTION messages.held_messages(lock_token uuid, ids bigint[], holder text) RETURNS SETOF messages.leased_message
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT m.id, m.queue_name, m.message, m.headers, m.reference, m.topic, m.group_key, m.priority, m.attempts,
+           q.max_attempts, m.requeues, m.created_at, m.lock_token, m.lock_expires_at
+      FROM messages.message_rows m JOIN messages.queue q USING (queue_name)
+     WHERE m.id = ANY (held_messages.ids) AND m.lock_token = held_messages.lock_token
+    UNION ALL
+    SELECT a.id, a.queue_name, a.message, a.headers, a.reference, a.topic, a.group_key, a.priority, a.attempts,
+           q.max_attempts, a.requeues, a.created_at, NULL, NULL
+      FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
+     WHERE a.id = ANY (held_messages.ids)
+       AND (a.result IN ('success', 'cancelled') AND a.handled_by IS DISTINCT FROM holder OR a.resolution = 'requeued') IS NOT TRUE
+     ORDER BY id
+$$;
+COMMENT ON FUNCTION messages.held_messages IS
+    'Those of these messages that are leased under this token, and those that are finished, without a lease. Leaves out what somebody other than holder finished or cancelled, and what was requeued.'
+    ' [internal]';
+
 CREATE OR REPLACE FUNCTION messages.once(consumer text, message_id bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$

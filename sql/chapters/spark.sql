@@ -6,7 +6,7 @@
 -- names the attempts that succeeded: publish_staged publishes their rows, all or none, and records the run in the same transaction.
 -- If it is called again, it publishes nothing. Maintenance drops the staging table of a job that died.
 --
--- Tables: pipeline_run, publish_stage.
+-- Tables: pipeline_run, publish_stage, staged_message.
 
 CREATE OR REPLACE FUNCTION messages.begin_run(run_id text, pipeline text) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
@@ -166,26 +166,9 @@ BEGIN
         PERFORM messages.raise_in_use(format('stage %L', stage_publish.stage_id), SQLSTATE);
     END;
     IF to_regclass(stage) IS NULL THEN
-        -- A row that breaks a rule fails in its own task, which knows its number. No compression: max_body_bytes limits the plain value.
         -- No autovacuum: its lock would be in the way of the DROP.
-        EXECUTE format($create$
-            CREATE UNLOGGED TABLE %s (
-                attempt bigint NOT NULL, message jsonb NOT NULL,
-                -- This number is added to visible_at as microseconds.
-                ordinal bigint NOT NULL CONSTRAINT ordinal CHECK (ordinal BETWEEN 0 AND 10000000000),
-                -- Rows without a column for it have '', and go to the queue of the job.
-                queue_name text        DEFAULT '' CONSTRAINT queue_name CHECK (queue_name IS NOT NULL),
-                -- The longest text that fits into an index entry even if it cannot be compressed.
-                reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),
-                headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 65536),
-                topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
-                group_key  text        CONSTRAINT group_key CHECK (length(group_key) BETWEEN 1 AND 255),
-                dedup_key  text        CONSTRAINT dedup_key CHECK (length(dedup_key) BETWEEN 1 AND 255),
-                priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN 0 AND 9),
-                visible_at timestamptz CONSTRAINT visible_at CHECK (visible_at <= clock_timestamp() + interval '3660 days'),
-                expires_at timestamptz CONSTRAINT expires_at CHECK (expires_at <= clock_timestamp() + interval '3660 days')
-            ) WITH (autovacuum_enabled = off)$create$, stage);
-        EXECUTE format('ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTERNAL', stage);
+        EXECUTE format('CREATE UNLOGGED TABLE %s (LIKE messages.staged_message INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE)
+                          WITH (autovacuum_enabled = off)', stage);
         PERFORM messages.keep_private(stage::regclass);
         -- A grant to the login itself would keep it from being dropped.
         SELECT coalesce(min(r.rolname), session_user) INTO grantee FROM pg_roles r
@@ -284,12 +267,7 @@ DECLARE
     staged    bigint  := 0;
     in_order  boolean := false;
     ranked    text;
-    kept      CONSTANT text := 'message, expires_at, headers, reference, topic, group_key';
-    insert    CONSTANT text := format($insert$
-        INSERT INTO messages.message (id, queue_name, priority, created_at, visible_at, %1$s)
-        SELECT %%s, r.target, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us', %1$s
-          FROM (%%s) r
-        $insert$, kept);
+    insert    text;
     taken     bigint := 0;
     published bigint := 0;
 BEGIN
@@ -312,6 +290,14 @@ BEGIN
     END IF;
     IF staged > 0 THEN
         moment := clock_timestamp();
+        -- Of its other columns a message is made as they are.
+        SELECT format($insert$
+                   INSERT INTO messages.message (id, queue_name, priority, created_at, visible_at, %1$s)
+                   SELECT %%s, r.target, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us', %1$s FROM (%%s) r
+                   $insert$, string_agg(quote_ident(c.attname), ', '))
+          INTO insert FROM pg_attribute c
+         WHERE c.attrelid = stage::regclass AND c.attnum > 0 AND NOT c.attisdropped
+           AND c.attname <> ALL ('{attempt,ordinal,queue_name,dedup_key,priority,visible_at}');
         ranked := format('SELECT s.*, coalesce(nullif(s.queue_name, ''''), $2) AS target, w.before + s.ordinal AS place
                             FROM %s s JOIN (SELECT r.attempt, sum(r.rows) OVER (ORDER BY r.partition) - r.rows AS before
                                               FROM jsonb_to_recordset($1) AS r (partition integer, attempt bigint, rows bigint)) w

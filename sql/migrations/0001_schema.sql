@@ -503,6 +503,39 @@ COMMENT ON COLUMN messages.publish_stage.stage_id IS 'The name that its job gave
 COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
 COMMENT ON COLUMN messages.publish_stage.expires_at IS 'Maintenance drops it then: a day after the last task began to stage.';
 
+-- A row that breaks a rule fails in its own task, which knows its number.
+CREATE TABLE messages.staged_message (
+    attempt    bigint      NOT NULL,
+    ordinal    bigint      NOT NULL CONSTRAINT ordinal CHECK (ordinal BETWEEN 0 AND 10000000000),
+    queue_name text        DEFAULT '' CONSTRAINT queue_name CHECK (queue_name IS NOT NULL),
+    message    jsonb       NOT NULL,
+    priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN 0 AND 9),
+    visible_at timestamptz CONSTRAINT visible_at CHECK (visible_at <= clock_timestamp() + interval '3660 days'),
+    expires_at timestamptz CONSTRAINT expires_at CHECK (expires_at <= clock_timestamp() + interval '3660 days'),
+    headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 65536),
+    -- The longest text that fits into an index entry even if it cannot be compressed.
+    reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),
+    topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
+    group_key  text        CONSTRAINT group_key CHECK (length(group_key) BETWEEN 1 AND 255),
+    dedup_key  text        CONSTRAINT dedup_key CHECK (length(dedup_key) BETWEEN 1 AND 255)
+);
+-- No compression, because max_body_bytes limits the plain value.
+ALTER TABLE messages.staged_message ALTER COLUMN message SET STORAGE EXTERNAL;
+ALTER TABLE messages.staged_message REPLICA IDENTITY FULL;      -- a publication refuses a table without one
+COMMENT ON TABLE messages.staged_message IS 'The columns and rules of each staging table, which is made like it. It has no rows.';
+COMMENT ON COLUMN messages.staged_message.attempt IS 'The attempt of a task that staged the row; only one attempt of each task is published.';
+COMMENT ON COLUMN messages.staged_message.ordinal IS 'Its place among the rows of its attempt, which is added to visible_at as microseconds.';
+COMMENT ON COLUMN messages.staged_message.queue_name IS 'The queue to publish to; "" for the queue of the job.';
+COMMENT ON COLUMN messages.staged_message.message IS 'The body. Untrusted.';
+COMMENT ON COLUMN messages.staged_message.priority IS '0 to 9; NULL for 4.';
+COMMENT ON COLUMN messages.staged_message.visible_at IS 'Not leased before this time; NULL for now.';
+COMMENT ON COLUMN messages.staged_message.expires_at IS 'As in messages.message, and so are the other columns.';
+COMMENT ON COLUMN messages.staged_message.headers IS 'Metadata next to the body.';
+COMMENT ON COLUMN messages.staged_message.reference IS 'The publisher''s own key.';
+COMMENT ON COLUMN messages.staged_message.topic IS 'Words with dots between them.';
+COMMENT ON COLUMN messages.staged_message.group_key IS 'The group.';
+COMMENT ON COLUMN messages.staged_message.dedup_key IS 'A message with a key that is remembered is a duplicate, and is not published.';
+
 -- What maintenance records of each queue. docs/decisions/0021-counts-and-the-page.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,

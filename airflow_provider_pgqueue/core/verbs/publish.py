@@ -3,66 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, TypedDict, Unpack, cast
+from typing import Any, Final, Unpack, cast
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.json_text import all_to_json, to_json
-from airflow_provider_pgqueue.core.message import PLURALS
+from airflow_provider_pgqueue.core.message import PLURALS, BatchOptions, Options
 from airflow_provider_pgqueue.core.statement import Statement, ids_or_duplicates, one
-
-
-class _Common(TypedDict, total=False):
-    priority: int
-    delay: Duration
-    expires_in: Duration | None
-    headers: Mapping[str, Any] | None
-    visible_at: datetime | None
-
-
-class TopicOptions(_Common, total=False):
-    """The options of a message that is published to a topic, as in `Options`."""
-
-    reference: str | None
-    group_key: str | None
-    dedup_key: str | None
-
-
-class Options(TopicOptions, total=False):
-    """The options of a message.
-
-    - `priority`: from 0 to 9; higher is leased first.
-    - `delay`, `visible_at`: it is not leased before.
-    - `expires_in`: it is archived as `expired` if nobody handled it by then.
-    - `headers`: an object kept next to the body, of at most 64 kB.
-    - `reference`: a text to find it by, of at most 2,600 bytes.
-    - `topic`: words with dots between them that name the kind of message.
-    - `group_key`: messages of a group are leased one at a time and in order.
-    - `dedup_key`: it is published once in `dedup_window`, by default the window of the queue. With
-      `on_conflict="replace"` a repeated key replaces the body of a message that still waits. Without a key either is
-      an InvalidArgument.
-    """
-
-    topic: str | None
-    dedup_window: Duration | None
-    on_conflict: str
-
-
-class BatchOptions(_Common, total=False):
-    """The options of a batch: those of `Options`; the plural ones are sequences with a value or None for each body.
-
-    Of a dedup key that a batch has twice the first body counts, with `on_conflict="replace"` the last.
-    """
-
-    references: Sequence[str | None] | None
-    topics: Sequence[str | None] | None
-    group_keys: Sequence[str | None] | None
-    dedup_keys: Sequence[str | None] | None
-    dedup_window: Duration | None
-    on_conflict: str
-
 
 # Types only, where the driver would raise or find no such function; the database checks the values.
 _RULES: Final = {

@@ -6,8 +6,8 @@ from typing import Any, Unpack
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.json_text import to_json
+from airflow_provider_pgqueue.core.message import TopicOptions
 from airflow_provider_pgqueue.core.statement import Statement, column, one
-from airflow_provider_pgqueue.core.verbs.publish import TopicOptions
 
 
 def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Statement[dict[str, int]]:
