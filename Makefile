@@ -14,7 +14,7 @@ BROKERS := .run/brokers-venv
 SOURCES := airflow_provider_pgqueue benchmarks dags_examples tests tools
 PRESENT = $(wildcard $(SOURCES))
 # More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 FAST := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/cli -m "not long"
 # On the second server what a version of PostgreSQL can change: the promises, the catalog and who may what, plans and costs,
