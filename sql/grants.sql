@@ -1,6 +1,7 @@
 -- Who may call what, and what nobody may call. The comment of a function ends with the roles that may call it, [for: consumer, observer],
--- or with [internal]. "every role" means each group role, and each role with a grant by hand; messages_admin may call all but the
--- internal functions, which may change with any version. This runs at every installation, so it covers what a new version adds.
+-- or with [internal]. "every role" means each group role but messages_limited, and each role with a grant by hand; messages_admin may
+-- call all but the internal functions, which may change with any version. This runs at every installation, so it covers what a new version
+-- adds.
 DO $$
 DECLARE
     ending CONSTANT text   := ' [[](?:for: )?([a-z, ]+)[]]$';

@@ -7,7 +7,7 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir bootstrap.sql
 \ir roles.sql
 
--- Migrations, each applied once; the next one is added here with the same four lines
+-- Migrations, each applied once; the next migration is added here with the same five lines
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
 \ir migrations/0001_schema.sql

@@ -219,7 +219,7 @@ BEGIN
             search_messages.until, search_messages.max_messages, reach.bodies, reach.body_queues, search_messages.message_id, search_messages.after_id;
 END $$;
 COMMENT ON FUNCTION messages.search_messages IS
-    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; NULL matches any. state asks for ready, delayed (also behind an earlier one of its group), leased, done, dead (and open) or a result. A list of one state is the newest first, delayed and leased ones the longest waiting first, and continues after the id and place of its last row. at is since when it is ready, leased, archived, or waits; ends_at is the end of a lease or delay. since and until: published, or of finished ones archived. An id, reference or cause is found through an index. Otherwise it reads the 10,000 next messages of each priority of a queue, and of each queue of a login that is limited to some, the newest 10,000 dead ones and the newest 100,000 of the archive, which a time replaces. PQ001: unknown queue; PQ004: bad argument.'
+    'Messages, unfinished and archived, without bodies, and of errors only the class, unless this login may read the bodies; a NULL argument matches any message. state is ready, delayed (also: behind an earlier message of its group), leased, done, dead (and open) or a result. A list of one state begins with the newest message; in a named queue, or for a limited login, leased and delayed messages come in the order of visible_at. The list continues after the id and place of its last row. at is the time since which a message is ready, leased, archived, or waits; ends_at is the end of its lease or delay. since and until limit the time of publish, or for finished messages the time of archive. An id, reference or cause is found through an index. Any other search reads up to 10,000 unfinished messages of each priority of a queue (in all queues, the newest 100,000), the newest 10,000 dead messages, and the newest 100,000 of the archive, or with since or until the archive of that time. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: observer]';
 
 CREATE OR REPLACE FUNCTION messages.archive_log_end(after_removal bigint DEFAULT 0, queue_names text[] DEFAULT NULL)
@@ -314,7 +314,8 @@ BEGIN
     LOOP
         RAISE WARNING 'dead message: archive id %, queue %, result %', new.id, new.queue_name, new.result;
     END LOOP;
-    -- It blocks its group, so the others that nobody has leased lose their places; in a group with one place, it had that.
+    -- A dead message blocks its group: the messages of the group that nobody has leased lose their places. In a group with one place, the
+    -- dead message had it.
     PERFORM messages.join_groups(blocked.queue_name, ARRAY(
         SELECT m.id FROM messages.message_rows m
          WHERE m.queue_name = blocked.queue_name AND m.group_key = blocked.group_key AND m.place IS NOT NULL AND m.lock_expires_at IS NULL
@@ -326,7 +327,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.record_dead IS
-    'Puts dead messages on the work list, logs a WARNING for each, lets the ready messages of a group that one blocks wait in it again, and sends NOTIFY dead_message with the first archive id of each queue.'
+    'Puts dead messages on the work list, logs a WARNING for each, makes the ready messages of a group that a dead message blocks wait in their group again, and sends NOTIFY dead_message with the first archive id of each queue.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.error_pattern(details text, failure jsonb) RETURNS text

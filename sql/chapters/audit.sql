@@ -1,6 +1,6 @@
 -- Audit: what people do by hand, and the record of it.
 --
--- release_messages and cancel change messages without the token of their lease, publish_test publishes one by hand, and workers
+-- release_messages and cancel change messages without the token of their lease, publish_test publishes a message by hand, and workers
 -- returns who has leases. Each change is an entry of the audit, written in the same transaction (record_audit), with the login and
 -- the user for whom it acts (act_for). Functions of other chapters that people call, such as alter_queue and requeue_dead, record
 -- entries too. An entry has no body and no token.
@@ -206,7 +206,7 @@ BEGIN
      ORDER BY 3 DESC, 6 DESC, 1, 2;
 END $$;
 COMMENT ON FUNCTION messages.workers IS
-    'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Reads the 10,000 leases of a queue that end first, at fewer where there are many queues, or where others expire sooner. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.'
+    'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Reads the timers of a queue that are due first, up to 10,000 of their messages (fewer if there are more than ten queues), so it may miss leases that end later. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.oldest_leases() RETURNS TABLE (queue_name text, leased_at timestamptz)
@@ -235,5 +235,5 @@ BEGIN
      GROUP BY n.name;
 END $$;
 COMMENT ON FUNCTION messages.oldest_leases IS
-    'When the longest-held lease of each queue was taken, of the queues that have one and that this login may observe. Reads the 10,000 timers of a queue that end first, at fewer where there are many queues.'
+    'When the longest-held lease of each queue was taken, for the queues that have a lease and that this login may observe. Reads the 10,000 timers of a queue that are due first, or fewer if there are more than ten queues.'
     ' [internal]';

@@ -212,7 +212,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('queue %L', lock_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.lock_queue IS
-    'Lets one transaction at a time count what a queue allows and take it, until its commit. PQ016: another transaction held it for three seconds.'
+    'Locks the row of a queue until the commit, so that one transaction at a time counts what the queue allows and takes it. PQ016: another transaction held it for three seconds.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.lock_row(relation regclass) RETURNS void

@@ -2,7 +2,7 @@
 --
 -- A message is dead if it was archived with any result but success and cancelled. It is on a list, messages.dead_message, until it
 -- is resolved: requeue publishes it again under a new id, dismiss closes it with a reason. Both need a lease of the dead message,
--- so that two people cannot repair it at once. requeue_dead and dismiss_dead lease and repair in one call.
+-- so that two people cannot resolve it at once. requeue_dead and dismiss_dead lease and resolve in one call.
 --
 -- dead_causes counts dead messages by fingerprint, dead_trend also by time. retried_causes counts failed attempts of messages that
 -- are not finished.
@@ -484,7 +484,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.dead_trend IS
-    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many are open now (counted up to 10000), when the cause was first and last seen, to the minute, the class and text of its errors with # for numbers and ? for quotations (only the class, unless this login may read the bodies), and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.'
+    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many are open now (counted up to 10000), when the cause was first and last seen, to the minute, the class and text of its errors with # for numbers and ? for quotations (only the class, unless this login may read the bodies), and the newest messages. trend: new (only in the last quarter), growing, steady or fading. The fingerprint other stands for all but the twenty most frequent causes of a queue in a minute. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.retried_causes(queue_name text DEFAULT NULL, since timestamptz DEFAULT NULL, max_causes integer DEFAULT 100)
@@ -518,7 +518,7 @@ BEGIN
       FROM cause c ORDER BY c.waiting DESC, c.fingerprint;
 END $$;
 COMMENT ON FUNCTION messages.retried_causes IS
-    'Why attempts of messages failed that are not finished yet, since a day ago: how many messages wait, how many of their attempts failed, and the class of the newest error, or its text if this login may read the bodies. Looks at the newest 100,000 failed attempts of each queue. PQ001: unknown queue; PQ004: bad argument.'
+    'The causes of failed attempts, by default of the last day, of messages that are not finished: how many messages wait, how many of their attempts failed, and the class of the newest error, or its text if this login may read the bodies. Reads the newest 100,000 failed attempts of each queue. PQ001: unknown queue; PQ004: bad argument.'
     ' [for: consumer, observer]';
 
 CREATE OR REPLACE FUNCTION messages.resolutions(ids bigint[]) RETURNS TABLE (id bigint, resolution text, resolved_by text)

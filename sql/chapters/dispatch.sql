@@ -63,8 +63,8 @@ BEGIN
             CONTINUE;
         END IF;
         room := room - 1;
-        -- A refused run never existed, so its id is free, unless a transaction uses it now; any other run of this message and
-        -- attempt is a run of its own.
+        -- A refused run was never made, so its run_id can be used again, unless another transaction has its dispatch locked. After any
+        -- other run of this message and attempt, the new run_id ends with a number.
         DELETE FROM messages.dispatch d WHERE d.ctid = (
             SELECT free.ctid FROM messages.dispatch free
              WHERE free.dag_id = dispatch_messages.dag_id AND free.result = 'refused' AND free.queue_name = dispatch_messages.queue_name COLLATE "default"
@@ -124,7 +124,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION messages.start_dispatch IS
-    'Records that the run of a dispatch exists: if it is gone later, somebody deleted it. Returns whether that was not recorded before. Records nothing, without waiting, while another transaction is changing the dispatch.'
+    'Records that the run of a dispatch exists: if it is gone later, somebody deleted it. Returns true if this call recorded it. Records nothing, without waiting, while another transaction is changing the dispatch.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.extend_dispatches(dispatch_ids bigint[]) RETURNS SETOF bigint
@@ -354,5 +354,5 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use(format('a message of run %L', dispatch.run_id), SQLSTATE);
 END $$;
 COMMENT ON FUNCTION messages.reopen_dispatch IS
-    'Opens the dispatch of a run that was cleared again, if its messages wait for another attempt or are dead, and returns it. Leases them whatever the max_leased of the queue. PQ016: another transaction has one of them for more than three seconds; PQ017: another run has them.'
+    'Opens again the dispatch of a run that was cleared, if its messages wait for another attempt or are dead, and returns it. Leases the waiting messages whatever the max_leased of the queue. PQ016: another transaction has one of them for more than three seconds; PQ017: another run has them.'
     ' [internal]';

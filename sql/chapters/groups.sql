@@ -20,7 +20,7 @@ DECLARE
 BEGIN
     UPDATE messages.message_rows m SET place = NULL, visible_at = 'infinity', due_at = coalesce(greatest(m.due_at, nullif(m.visible_at, 'infinity')), m.created_at)
      WHERE m.id = ANY (ids) AND m.group_key IS NOT NULL AND m.lock_expires_at IS NULL;
-    -- One timer is due now. Where a delayed message does not hold up the others of its group, another is due at the end of its delay.
+    -- One timer is due now, another at the end of a delay: in a group with several places, a delayed message enters its lane only then.
     INSERT INTO messages.timer (queue_name, at, ids, group_key)
     SELECT DISTINCT join_groups.queue_name, due.at, '{}'::bigint[], m.group_key
       FROM messages.message_rows m CROSS JOIN LATERAL (VALUES (moment), (m.due_at)) AS due (at)
@@ -203,7 +203,7 @@ BEGIN
     RETURN CASE WHEN keys IS NOT NULL THEN messages.next_of_groups(fill_groups.queue_name, keys) ELSE '{}' END;
 END $$;
 COMMENT ON FUNCTION messages.fill_groups IS
-    'Lets messages into groups of a queue that have a free place, so many groups at most, and returns those that entered. Only plain SQL that deletes messages, and a new policy, leave such places. Does not notify.'
+    'Lets messages into groups of a queue that have a free place, at most max_groups groups, and returns the ids that entered. Only plain SQL that deletes messages, and a new policy, leave such places. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.fair_places(queue_name text, priority integer, keys text[]) RETURNS timestamptz[]
@@ -298,7 +298,7 @@ AS $$
           FROM generate_series(1, number) AS nth ORDER BY nth)
 $$;
 COMMENT ON FUNCTION messages.fair_keys IS
-    'The keys of so many messages of one publish, in whose turns they are leased: the header fair_key, or the group or the first word of the topic, as fair_by says; an empty text for a message that has neither.'
+    'The keys under which the messages of one publish take turns: the header fair_key, or else the group or the first word of the topic, as fair_by says; an empty text for a message that has neither.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.leases_left(queue_name text, max_leased integer) RETURNS integer
@@ -372,7 +372,7 @@ BEGIN
     next_at := spent + (leases + 1) * step - room;
 END $$;
 COMMENT ON FUNCTION messages.token_bucket IS
-    'How many leases a rate allows at a time, and when it allows one more than these: so many in a period, and a burst after a pause. It is used up to spent, NULL for all of it, and each lease uses up one step more.'
+    'How many leases a rate allows at that time, and when it allows one more than these: number leases in each period, and burst leases after a pause. spent is the time up to which the rate is used up, NULL if all of it is; each lease uses up one step more.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.spend_rate(policy messages.queue, INOUT wanted integer, OUT moment timestamptz)

@@ -189,7 +189,7 @@ AS $$
       FROM (VALUES (true)) AS one (row) LEFT JOIN found f ON true
 $$;
 COMMENT ON FUNCTION messages.health_copy IS
-    'A check of health(). Whether a queue that was restored from a dump or replicated can be used here, and whether one that is published can change its rows.'
+    'A check of health(). Whether a queue that was restored from a dump or replicated can be used here, and whether each of its tables in a publication has a replica identity, without which its rows cannot be changed.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.health_dead_messages(waiting_for interval) RETURNS TABLE (severity text, finding text, fix text)

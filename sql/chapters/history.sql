@@ -295,7 +295,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- Only 0 itself is not checked: 1 month -30 days equals it, too.
+    -- Only the text of 0 skips the check: the interval 1 month -30 days equals 0, and has to be checked.
     PERFORM messages.check_duration('minutes_for', alter_history.minutes_for, '2 hours', '366 days'),
             messages.check_duration('hours_for', alter_history.hours_for, '2 days', '36600 days'),
             messages.check_duration('days_for', CASE WHEN alter_history.days_for::text <> interval '0'::text THEN alter_history.days_for END, '7 days', '36600 days'),
@@ -374,7 +374,7 @@ BEGIN
     RETURN rows;
 END $$;
 COMMENT ON FUNCTION messages.record_history IS
-    'Records what each queue holds now, if it has changed, and what went through it up to the time before the last maintenance run, which is at least 50 seconds ago; returns how many minutes of a queue it counted. Each message is counted once. A transaction that stays open for longer is not counted. Stops after about half a second and continues the next time.'
+    'Records what each queue holds now, if it has changed, and what went through it up to the last complete count, which is at least 50 seconds ago; returns how many minutes of a queue it counted. Each message is counted once. A transaction that stays open for longer is not counted. Stops after about half a second and continues the next time.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.count_history(from_xid bigint, to_xid bigint, from_id bigint, to_id bigint, earliest timestamptz)

@@ -52,8 +52,8 @@ BEGIN
     END IF;
     PERFORM messages.correct_marks(scan_queue.queue_name);
     PERFORM messages.pause_notifications();
-    -- A busy queue is scanned a second after a scan is due: so the next lease scans at once where more is due, in whatever lane. After a scan
-    -- that took long, over many leases or dead versions, a hundred times as long passes until the next.
+    -- A lease that finds enough messages scans only when a scan has been due for a second. Where more is due, that second counts as
+    -- over, so that the next lease scans at once. After a scan over many leases or dead versions, a hundred times its duration passes, at most 30 s.
     PERFORM messages.store_time(due, clock_timestamp() - interval '1 s' + CASE WHEN more THEN '0' ELSE
         greatest(least(100 * (clock_timestamp() - began), interval '30 s'), '1.05 s') END);
     RETURN true;
@@ -186,7 +186,7 @@ BEGIN
     RETURN back.ids;
 END $$;
 COMMENT ON FUNCTION messages.enter IS
-    'Puts messages of a queue into their lanes, in this order, each at its place, or, where leases have passed that, at the mark: before all that leases have not reached. Ends the leases that had ended by that time. With places, gives each its place in its group, and with own its place in the order. Returns those that entered; leaves out what is leased, delayed, or locked by another session. Does not notify.'
+    'Puts messages of a queue into their lanes, in the order of ids: each at its place or, if leases have passed that place, at the mark, before all messages that leases have not reached. Clears leases that had ended by ended_by. places has the place of each message in its group, own its place in the lane. Returns the ids that entered; leaves out messages that are leased, delayed, or locked by another session. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.give_back(queue_name text, ids bigint[], ended_by timestamptz DEFAULT clock_timestamp()) RETURNS bigint[]
@@ -205,7 +205,7 @@ BEGIN
     WITH back AS (
         UPDATE messages.message_rows m
            SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, place = NULL, visible_at = 'infinity',
-               -- Where keys take turns, due_at is its turn, and its delay counts.
+               -- Where keys take turns, due_at is the turn of the message; a delay that ends later counts.
                due_at = coalesce(greatest(m.due_at, nullif(m.visible_at, 'infinity')), m.created_at),
                attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
           FROM (SELECT m.ctid AS tid, m.place
@@ -227,7 +227,7 @@ BEGIN
     RETURN entered || messages.enter(give_back.queue_name, ids, ended_by => give_back.ended_by);
 END $$;
 COMMENT ON FUNCTION messages.give_back IS
-    'Ends the leases of these messages that had ended by that time, puts those that are ready back into their lanes, and lets the next of a group in for one that must wait there again. Returns those that entered; leaves out what another session has locked. Does not notify.'
+    'Clears the leases of these messages that had ended by ended_by, and puts the ready messages back into their lanes. Where a message must wait in its group again, lets the next message of the group in. Returns the ids that entered; leaves out messages that another session has locked. Does not notify.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.end_due(
@@ -304,7 +304,7 @@ BEGIN
         -- If all messages are locked, there is no more to do for now.
         more := more AND locked < cardinality(due.ids);
     END IF;
-    -- Neither a message that has expired meanwhile counts, which its own timer ends, nor the first of a group while it is delayed.
+    -- A message that has expired meanwhile does not count: its own timer ends it. Nor does the first message of a group while it is delayed.
     freed := (SELECT count(*) FROM messages.message_rows m
                WHERE m.id = ANY (entered) AND coalesce(m.expires_at > moment, true) AND m.visible_at <= clock_timestamp());
     -- A message whose delay is over, or that nobody has leased since it entered its lane, is ready too.
@@ -315,7 +315,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.end_due IS
-    'Looks at what the timers of a queue name that have been due since this time, at about max_messages messages and groups, or the one lease that is larger: archives what is out of attempts or past its expires_at, gives the other leases back, puts what leases have passed at the mark, and lets the next of the groups in. Returns how many it freed and archived, and whether more may be due.'
+    'Takes the timers of a queue that fell due after due_since, for about max_messages messages and groups (more if one lease is larger), and checks their messages: archives those that are out of attempts or past their expires_at, gives back the others whose lease has ended, puts those that leases have passed at the mark, and lets the next message of each group in. Returns how many it freed and archived, and whether more may be due.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.repair_lanes(queue_name text) RETURNS void

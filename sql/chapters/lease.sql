@@ -5,8 +5,8 @@
 -- more.
 --
 -- archive, release and extend need the token of the lease. They return the ids whose lease was still held, and change no other
--- message. archive moves the rows to the archive (finish), release makes them ready again, and extend writes a new end. What nobody
--- finished in time goes to the archive too (archive_ended).
+-- message. archive moves the rows to the archive (finish), release makes them ready again, and extend writes a new end.
+-- archive_ended archives messages whose last attempt ended without a result, and messages that expired.
 --
 -- Tables: inbox.
 
@@ -162,7 +162,7 @@ BEGIN
     max_attempts := first.max_attempts;
 END $$;
 COMMENT ON FUNCTION messages.take_prepared IS
-    'Does what take_first does for a lease that found fewer messages than it wanted, or that has not tried: checks its arguments, scans, and locks no more messages than max_leased and rate_limit allow, which uses up the rate. Locks nothing if the lease has tried, at this time, and a scan frees nothing. Errors as in lease.'
+    'Does what take_first does for a lease that found fewer messages than it wanted, or that has not tried: checks its arguments, scans, and locks no more messages than max_leased and rate_limit allow; the locked messages use up the rate. tried is the time at which the lease tried, or NULL; after a try, locks nothing if the scan frees nothing. Errors as in lease.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_lease(queue_name text, paused boolean, max_messages integer, lease_for interval) RETURNS boolean
@@ -491,7 +491,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.archive_and_lease IS
-    'Archives the messages of a lease, as success or as outcomes say, and leases the next, in one call. archived is NULL if all were archived, else it has the ids of those that were, in one row without a message if none was leased. What this frees of a group can be leased at once. Errors as in archive and lease.'
+    'Archives the messages of a lease, as success or as outcomes say, and leases the next, in one call. archived is NULL if all were archived, else it has the ids of those that were; if nothing was leased, a single row has archived and no message. The call can lease the next message of a group whose place it frees. Errors as in archive and lease.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.consume(queue_name text, max_messages integer DEFAULT 1, handled_by text DEFAULT NULL)
@@ -556,8 +556,8 @@ BEGIN
     IF once.message_id IS NULL THEN
         RAISE EXCEPTION 'message_id is NULL' USING ERRCODE = 'PQ004', HINT = 'Give the id of the message.';
     END IF;
-    -- A limited login may name only messages of its own queues, or it could keep another team from its effect. The name of
-    -- another queue is not for it either.
+    -- A limited login may name only messages of its own queues, or it could keep another team from its effect. The error must not name
+    -- the queue of another team either.
     IF messages.session_is_limited() THEN
         PERFORM messages.check_access(
             (SELECT m.queue_name FROM messages.message_rows m WHERE m.id = once.message_id

@@ -74,7 +74,7 @@ BEGIN
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
 COMMENT ON FUNCTION messages.maintain IS
-    'Ends what is due and notifies again for waiting messages, in some hundred queues that have messages; the next run continues with the others. Makes partitions, applies retention, deletes old dedup keys, and purges the history of its own pg_cron jobs. Returns how many expired leases and delays it ended (freed), and how many messages it archived (archived) and notified for (notified). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which scan_next() has visited before. A step that fails is a warning and a row of health(), and leaves the others alone.'
+    'Ends what is due and notifies again for waiting messages, in several hundred queues that have messages; the next run continues with the others. Makes partitions, applies retention, deletes old dedup keys, and purges the history of its own pg_cron jobs. Returns how many expired leases and delays it ended (freed), and how many messages it archived (archived) and notified for (notified). Idempotent, and safe to run concurrently. Adds speed, never correctness. Without with_queues it leaves out the queues, which scan_next() has visited before. A step that fails is a warning and a row of health(), and leaves the others alone.'
     ' [for: maintenance]';
 
 CREATE OR REPLACE FUNCTION messages.scan_next(INOUT queue_name text, OUT freed bigint, OUT archived bigint, OUT notified bigint)

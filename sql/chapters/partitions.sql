@@ -301,7 +301,7 @@ BEGIN
      ORDER BY p.first_at;
 END $$;
 COMMENT ON FUNCTION messages.closed_archive_partitions IS
-    'The archive partitions that were completed at least older_than ago, or the completed ones among these names, oldest first: their size, an estimate of the messages per page, and the columns of the archive with their types. With with_open also those that have messages and still take some, of which an export reads what transactions before before_xid archived. Names that no such partition has are left out. PQ004: bad older_than.'
+    'The archive partitions that were completed at least older_than ago, or the completed ones among these names, oldest first: their size, an estimate of the messages per page, and the columns of the archive with their types. With with_open also the partitions that have messages and still take more: an export reads only what transactions before before_xid archived there. Names of other partitions are left out. PQ004: bad older_than.'
     ' [for: pipeline]';
 
 CREATE OR REPLACE FUNCTION messages.closed_archive_partition(
@@ -423,7 +423,7 @@ BEGIN
                 quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ013', HINT = again;
         END IF;
     END LOOP;
-    -- Readers continue until here. From here on no session can change or resolve a row of the partition.
+    -- Other sessions can write until here, and read until the DROP: from here on no row of the partition is changed or resolved.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', part.partition);
     EXECUTE versions INTO after;
     IF after IS DISTINCT FROM before THEN

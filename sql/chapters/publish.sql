@@ -4,7 +4,7 @@
 -- dedup keys it calls publish_deduplicated, which remembers the keys first. Both insert with insert_messages. publish_topic
 -- publishes a copy to each queue that the topic reaches.
 --
--- A publisher waits for nobody, unless it gives a dedup key: two transactions with the same key wait for one another.
+-- A publisher waits for nobody, unless it gives a dedup key: the second of two transactions with the same key waits for the first.
 --
 -- Tables: dedup, topic_binding.
 
@@ -360,7 +360,7 @@ BEGIN
     RETURN QUERY SELECT known.id, known.id <> known.new_id FROM unnest(ids, new_ids) AS known (id, new_id);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated IS
-    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that transaction stayed open for more than three seconds, or waits for this one; other errors as in publish.'
+    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; if a new key is given twice, its last body is published at its first place, and its other places are duplicates. Waits for the end of a transaction that publishes under one of the keys. PQ016: that transaction stayed open for more than three seconds, or waits for this one; other errors as in publish.'
     ' [for: publisher]';
 
 CREATE OR REPLACE FUNCTION messages.remember_key(queue_name text, dedup_key text, id bigint, moment timestamptz, forget timestamptz) RETURNS bigint
@@ -370,7 +370,7 @@ AS $$
 DECLARE
     known bigint;
 BEGIN
-    LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;      -- in the order of drop_queue, which else meets this key each time
+    LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;      -- in the order of drop_queue, or each of its tries would find this key locked
     LOOP
         INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
         VALUES (remember_key.queue_name, remember_key.dedup_key, remember_key.id, remember_key.forget)
@@ -381,7 +381,7 @@ BEGIN
             SELECT d.id INTO known FROM messages.dedup d
              WHERE d.queue_name = remember_key.queue_name COLLATE "default" AND d.dedup_key = remember_key.dedup_key COLLATE "default" FOR UPDATE;
         END IF;
-        EXIT WHEN FOUND;                   -- or the key expired just now
+        EXIT WHEN FOUND;                   -- else the key was deleted meanwhile: try again
     END LOOP;
     RETURN known;
 END $$;

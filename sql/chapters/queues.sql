@@ -350,7 +350,7 @@ BEGIN
                    count(*) FILTER (WHERE walked.visible_at > moment AND coalesce(walked.lock_expires_at <= moment, true)) AS delayed,
                    min(greatest(walked.visible_at, CASE WHEN walked.fair_key IS NOT NULL THEN walked.created_at END))
                        FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest,
-                   -- If the message after the last counted one is delayed, so is the rest.
+                   -- If the message after the last counted one is delayed, so is the rest of its lane: all of the rest counts as delayed.
                    (array_agg(walked.visible_at > moment))[count_up_to + 1] AS rest_is_delayed
               FROM (SELECT m.visible_at, m.lock_expires_at, m.fair_key, m.created_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
                      ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to + 1) walked) m

@@ -290,7 +290,7 @@ BEGIN
     END IF;
     IF staged > 0 THEN
         moment := clock_timestamp();
-        -- Of its other columns a message is made as they are.
+        -- Every other column of the message gets the value of the staged row.
         SELECT format($insert$
                    INSERT INTO messages.message (id, queue_name, priority, created_at, visible_at, %1$s)
                    SELECT %%s, r.target, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us', %1$s FROM (%%s) r
