@@ -43,8 +43,8 @@ _NEVER: Final = re.compile(
     r"bad value for|invalid when SSL support|could not match \d+"
 )
 _PATIENCE: Final = 10.0  # seconds that a server has for the first answer on a new connection
-# A cut link is noticed after about idle + count * interval seconds, and after as long while something sent is without
-# an answer, when nothing is probed; the defaults of the system are two hours and a quarter of one.
+# A cut link is noticed after about idle + count * interval = 25 seconds. While sent data is not acknowledged, no probe
+# is sent, and tcp_user_timeout applies. The defaults of the system are two hours and a quarter of an hour.
 DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "keepalives": 1,

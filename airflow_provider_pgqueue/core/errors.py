@@ -301,7 +301,7 @@ _FIXES_BY_SQLSTATE: Final[dict[str, str]] = {
 
 
 def translate(error: Exception) -> Exception:
-    """Return the PgQueueError for an error of the driver, or the same error if there is none for it, or it is another.
+    """Return the PgQueueError for an error of the driver; an error that has none is returned as it is.
 
     The driver's error, which stays the cause, loses what may quote a body; its `diag` keeps it.
     """
@@ -336,7 +336,7 @@ def translate(error: Exception) -> Exception:
     if state is not None and state[:2] in ("53", "58"):  # insufficient resources, system error
         return ConnectionFailed(text, "Free what the server lacks, which its log names, and try again.")
     if isinstance(error, psycopg.OperationalError) and (state is None or state[:2] in ("08", "57")):
-        # Without a state libpq speaks: it writes a line for each host, and asks "Is the server running …?".
+        # Without a state the text is libpq's: a line for each host, with the question "Is the server running …?".
         text = error.diag.message_primary or " ".join(str(error).split()).rstrip(".") or text
         fix = next((fix for words, fix in _FIXES_BY_WORDS.items() if words in text), None)
         return ConnectionFailed(text, fix or "Check the connection and try again.")

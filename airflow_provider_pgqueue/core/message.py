@@ -67,7 +67,7 @@ class Options(TopicOptions, total=False):
 class BatchOptions(_Common, total=False):
     """The options of a batch: those of `Options`; the plural ones are sequences with a value or None for each body.
 
-    Of a dedup key that a batch has twice the first body counts, with `on_conflict="replace"` the last.
+    If a batch has a dedup key twice, its first body counts, or with `on_conflict="replace"` its last.
     """
 
     references: Sequence[str | None] | None

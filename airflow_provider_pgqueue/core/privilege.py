@@ -40,7 +40,8 @@ def _by_function() -> Mapping[str, str]:
 def lacking(problem: str, wants: str | None = None) -> str | None:
     """Return the group role that would not have been refused; None if no group role has the privilege.
 
-    :param wants: the one for what was called, which a login that may not even use the schema is not told by the server.
+    :param wants: the group role for what was called; the server does not name the function to a login that may not use
+        the schema.
     """
     refused = _REFUSED.search(problem)
     kind, name = refused.groups() if refused else ("", "")

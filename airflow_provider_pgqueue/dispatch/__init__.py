@@ -18,16 +18,16 @@ def get_messages(
 
     The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
     archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
-    finished, they come from the archive. Left out
-    are messages that another run has or has finished, and those that were cancelled.
+    finished, they come from the archive. Messages that another run has or has finished, and cancelled messages, are
+    left out.
 
     :param context: that of the task.
     :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
     :param pgqueue_conn_id: the connection of the dispatcher. Never take it from a `conf`, which whoever triggers a run
         writes.
 
-    Raises DispatchNotFound in a run that no dispatcher started, and, with the name of who has them, in one of whose
-    messages none is left.
+    Raises DispatchNotFound in a run that no dispatcher started, and in a run that has none of its messages any more:
+    the error then names what became of one of them.
     """
     # Imported here because the listener of this package is loaded in every process of Airflow.
     from airflow_provider_pgqueue.core import verbs

@@ -42,8 +42,9 @@ def hand_over(
 ) -> Counter[str]:
     """Reconcile, start the runs that an earlier dispatcher recorded and did not start, and those of `opening`.
 
-    `opening` is run until it opens no more. Returns how many were started, and how many earlier ones ended how. A
-    paused DAG gets none. If Airflow makes no run of the DAG, the dispatches without one end, and RunRefused is raised.
+    `opening` is run until it opens no more. Returns numbers of dispatches: `started`, and by result the earlier
+    dispatches that ended. A paused DAG gets no messages. If Airflow makes no run of the DAG, the dispatches without a
+    run end, and RunRefused is raised.
     """
     with PgQueueHook(pgqueue_conn_id).connect() as conn:
         require(conn, (opening.function, *_NEEDED), queue_name)

@@ -80,7 +80,7 @@ def is_paused(dag_id: str) -> bool:
 
 
 def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
-    """Return the states of those of the runs that exist: a hundred in one state are few questions, others one each."""
+    """Return the states of the runs that exist: in few requests if all have one state, else in one request for each."""
     return {run_id: state for some in _short(run_ids) for run_id, state in _states_of(dag_id, some).items()}
 
 

@@ -50,7 +50,7 @@ class PgQueueOutcomeTrigger(BaseTrigger):
     :param expected: how many messages with the reference there must be.
     :param queue_name: the queue of the messages with the reference; any by default.
     :param fail_on: the results after which the task must resume, to fail.
-    :param follow_requeues: a dead message is not finished until it is dismissed, or requeued and that one is finished.
+    :param follow_requeues: a dead message is not finished until it is dismissed, or requeued and the new one finished.
     :param pgqueue_conn_id: the Airflow connection.
     :param poll_interval: the time between two polls.
     :param end_task: end the task in the triggerer, unless it has to fail.

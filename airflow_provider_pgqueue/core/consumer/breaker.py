@@ -18,10 +18,10 @@ _MOST_HANGING: Final = 10  # messages whose calls may hang in this process befor
 class Breaker:
     """Raises HandlerBroken when a handler fails on `give_up_after` messages and on none between them succeeds.
 
-    Only the first attempt of a message can speak against the handler: what fails again may be what is left of messages
-    that are bad. As the failed attempts count, a message can stop one consumer only, so bad messages cannot stop the
-    queue for the good ones. What a handler returns without a `failure` is a decision, not a failure. Outcomes that
-    cannot be stored are counted apart, because that is known only when they are settled.
+    Only the first attempt of a message counts: a message that fails again may itself be bad. Because the failed attempt
+    is spent, a message counts for one consumer only, so bad messages cannot stop the queue for the good ones. What a
+    handler returns without a `failure` is a decision, not a failure. Outcomes that cannot be stored are counted apart,
+    because that is known only when they are settled.
 
     `handled` and `failed` count all messages that were recorded, also with a `give_up_after` of 0; a message for which
     the handler returned `Failed` counts here too.

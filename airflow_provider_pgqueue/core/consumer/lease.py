@@ -232,10 +232,10 @@ class Lease(LeaseBase, Sequence[Message]):
             raise LeaseLost(lost)
 
     def exchange(self, call: Exchange[T]) -> T | None:
-        """Settle what was `handled` last by a call that also leases others; return those, or None if it cannot.
+        """Settle the `handled` outcomes by a call that also leases other messages, and return those.
 
-        It cannot if the lease also holds other messages, or one is to be retried. Then nothing has happened. `lost` has
-        the ids of those that were lost; the others are archived.
+        Returns None, and changes nothing, if the lease holds a message without an outcome, an outcome is a Retry, or
+        the call is refused. `lost` has the ids of the messages that were lost; the others are archived.
         """
         finals = {id_: outcome for id_, outcome in self.handled.items() if not isinstance(outcome, Retry)}
         if len(finals) < len(self.handled) or self._token is None:

@@ -74,8 +74,8 @@ class Pipeline:
         """Do the work and return its summary; if the run has finished, return the recorded summary at once.
 
         A run that raises or dies is not finished and is done again under the same name; the work must allow for that.
-        Of two at once the summary of the first stays, and both return it. InvalidArgument if the name belongs to a run
-        of another pipeline, or is about other queues.
+        If two calls do the same run at once, both return the summary of the first to finish.
+        InvalidArgument if the name belongs to a run of another pipeline, or is about other queues.
         """
         # A session for each of the two questions: none has to survive the hours between them.
         recorded = self.ask(verbs.begin_run(self.run_id, self.pipeline))

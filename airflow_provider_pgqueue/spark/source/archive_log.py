@@ -30,7 +30,7 @@ _OPTIONS: Final = (
 
 
 class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the log in whole transactions, and only what is behind the oldest transaction that still writes.
+    """Reads the log in whole transactions, and only what lies before the oldest transaction that still writes.
 
     So a message that commits late is neither lost nor given twice; it only waits. docs/decisions/0008 says more.
     """

@@ -44,7 +44,7 @@ USUAL_PACE: Final = LogPace()
 class Offset:
     """The content of a checkpoint: a place, its database, and the last removal before the query began.
 
-    :param removals: the number of the last removal before that. What a later one took behind the place is lost.
+    :param removals: the number of that removal. Messages after the place that a later removal took are lost.
     :param since: where the batch begins. Spark stores the start of every batch but the first, and asks for that again.
     """
 

@@ -97,8 +97,8 @@ class RangeReader(DataSourceReader):
     def _check_where(self, conn: psycopg.Connection[Any]) -> None:
         """Let PostgreSQL plan two statements that are valid only if `where` is one whole condition; they read no row.
 
-        Within parentheses it cannot end with ORDER BY or be a SELECT, and without any it cannot close one that it did
-        not open. A comment or a text that does not end is an error in both.
+        In parentheses it cannot end with ORDER BY. Without them it cannot be a SELECT, or close a parenthesis that it
+        did not open. A comment or a text that does not end is an error in both.
         """
         relation = self.table.relation.as_string(conn)
         for condition in () if self.where is None else (f"\n{self.where}\n", f" (\n{self.where}\n)"):
