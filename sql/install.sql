@@ -26,15 +26,19 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir chapters/groups.sql
 \ir chapters/doors.sql
 \ir chapters/queues.sql
+\ir chapters/topics.sql
 \ir chapters/dead.sql
+\ir chapters/causes.sql
 \ir chapters/archive.sql
 \ir chapters/partitions.sql
 \ir chapters/dispatch.sql
 \ir chapters/spark.sql
 \ir chapters/history.sql
 \ir chapters/maintenance.sql
+\ir chapters/cron.sql
 \ir chapters/access.sql
 \ir chapters/audit.sql
+\ir chapters/status.sql
 \ir chapters/health.sql
 
 -- Owner, first rows, grants

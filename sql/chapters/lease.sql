@@ -433,36 +433,6 @@ COMMENT ON FUNCTION messages.archive_ended IS
     'Archives messages of a queue whose lease has ended as lock_expired and those that nobody had leased by their expires_at as expired, and returns how many, and which messages of their groups entered their lanes in their place; leaves out what another session has locked. Does not notify for those.'
     ' [internal]';
 
-CREATE OR REPLACE FUNCTION messages.check_outcomes(outcomes jsonb, output jsonb, failure jsonb) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    outcome record;
-BEGIN
-    IF jsonb_typeof(outcomes) <> 'object' THEN
-        RAISE EXCEPTION 'outcomes are of type %', jsonb_typeof(outcomes)
-            USING ERRCODE = 'PQ004', HINT = 'Give an object: {"id": {"result", "details", "output", "failure"}}.';
-    END IF;
-    FOR outcome IN
-        SELECT o.value ->> 'result' AS result, o.value -> 'output' AS output, o.value -> 'failure' AS failure FROM jsonb_each(outcomes) o
-        UNION ALL SELECT NULL, check_outcomes.output, check_outcomes.failure
-    LOOP
-        IF outcome.result IS NOT NULL THEN    -- an IF: with a WHERE, the planner would call the IMMUTABLE check before it
-            PERFORM messages.check_result(outcome.result);
-        END IF;
-        IF octet_length(outcome.output::text) > 65536 OR octet_length(outcome.failure::text) > 65536 THEN
-            RAISE EXCEPTION 'an output or failure has % bytes', greatest(octet_length(outcome.output::text), octet_length(outcome.failure::text))
-                USING ERRCODE = 'PQ004', HINT = 'Give at most 65536 bytes; store large results elsewhere and say where.';
-        END IF;
-        IF jsonb_typeof(outcome.failure) <> 'object' THEN
-            RAISE EXCEPTION 'a failure is of type %', jsonb_typeof(outcome.failure)
-                USING ERRCODE = 'PQ004', HINT = 'Give an object with error, message and traceback.';
-        END IF;
-    END LOOP;
-END $$;
-COMMENT ON FUNCTION messages.check_outcomes IS 'Raises PQ004 for an outcome that the archive cannot keep.'
-    ' [internal]';
-
 CREATE OR REPLACE FUNCTION messages.archive_and_lease(
     lock_token   uuid,
     ids          bigint[],
@@ -584,21 +554,4 @@ AS $$
 $$;
 COMMENT ON FUNCTION messages.abandoned IS
     'Which of these leased messages had an attempt before that ended without a result of its own: its lease ended, or its consumer did. A message that ended its consumer may end the next one, too, so handle these messages in small batches.'
-    ' [for: consumer]';
-
-CREATE OR REPLACE FUNCTION messages.deaths(queue_name text, holder text, period interval) RETURNS TABLE (result text, number bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    PERFORM messages.check_queue(deaths.queue_name, 'consume');
-    PERFORM messages.check_duration('period', deaths.period, '0', '3660 days');
-    RETURN QUERY
-    SELECT a.result, count(*) FROM messages.archive_rows a
-     WHERE a.fingerprint IS NOT NULL AND a.archived_at >= clock_timestamp() - deaths.period AND a.queue_name = deaths.queue_name COLLATE "default"
-       AND a.result IN ('failed', 'lock_expired') AND starts_with(a.handled_by, deaths.holder)
-     GROUP BY a.result ORDER BY a.result;
-END $$;
-COMMENT ON FUNCTION messages.deaths IS
-    'How many messages of a queue died within this period in the hands of consumers whose locked_by begins with holder, by result: failed or lock_expired. What a handler rejected is not among them. PQ001: unknown queue.'
     ' [for: consumer]';

@@ -1,12 +1,12 @@
-"""Finding finished messages."""
+"""What became of messages, and the archive as a log, in the order of transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from airflow_provider_pgqueue.core.message import MessageOutcome, OutcomeCount, Row
-from airflow_provider_pgqueue.core.statement import Statement, list_of
+from airflow_provider_pgqueue.core.statement import Statement, list_of, only_row
 
 
 def message_outcomes(
@@ -35,6 +35,11 @@ def outcome_counts(
     return Statement("outcome_counts", locals(), list_of(OutcomeCount))
 
 
+def message_life(message_id: int) -> Statement[list[Row]]:
+    """Return what is recorded of a message in the order of time, without its body; nothing if it is unknown."""
+    return Statement("message_life", locals(), list)
+
+
 def search_messages(
     queue_name: str | None = None,
     *,
@@ -61,3 +66,23 @@ def _found(rows: list[Row]) -> list[Row]:
         row["queue_name"] = row.pop("message_queue")
         row |= {name: row.pop(f"message_{name}") for name in ("state", "reference", "topic")}
     return rows
+
+
+def archive_log_end(*, after_removal: int = 0, queue_names: Sequence[str] | None = None) -> Statement[Row]:
+    """Return where the log ends now, which transaction holds it back, and what is gone of these queues, or of all.
+
+    Only removals after the one of the number `after_removal` count.
+    """
+    return Statement("archive_log_end", locals(), only_row)
+
+
+def split_archive_log(
+    from_xid: int,
+    before_xid: int,
+    *,
+    max_messages: int | None = None,
+    max_steps: int = 1000,
+    queue_names: Sequence[str] | None = None,
+) -> Statement[list[Row]]:
+    """Split a range of the log into steps of whole transactions, of up to `max_messages` of these queues each."""
+    return Statement("split_archive_log", locals(), list)

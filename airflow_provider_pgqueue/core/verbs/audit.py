@@ -1,14 +1,15 @@
-"""What was done to the queues by hand, and for whom."""
+"""What people do by hand, and the record of it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.statement import Statement, one
+from airflow_provider_pgqueue.core.statement import Statement, column, one
 
 
 def act_for(acting_user: str, request: UUID | None = None) -> Statement[bool]:
@@ -23,6 +24,27 @@ def publish_test(queue_name: str, body: Any, *, reference: str | None = None) ->
     """Publish one message by hand, as an entry of the audit, and return its id."""
     arguments = {"queue_name": queue_name, "message": to_json(body), "reference": reference}
     return Statement("publish_test", arguments, one)
+
+
+def release_messages(
+    queue_name: str, ids: Collection[int] | None = None, *, holder: str | None = None
+) -> Statement[list[int]]:
+    """End the leases of some messages, or of a consumer that is gone, and return the ids of those that were leased.
+
+    The attempt counts: one of the messages may be why the consumer is gone. `holder` is its `locked_by`, or the
+    beginning of that up to a slash; to find its leases, this reads the whole queue. A consumer that still works under
+    such a lease has lost it.
+    """
+    return Statement("release_messages", locals(), column)
+
+
+def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:
+    """Archive messages as `cancelled`, whether they wait or are leased, and return the ids of those.
+
+    A consumer that works on one has lost it, and learns so when it extends or archives the message. A cancelled
+    message is not dead, the next of its group follows, and its dedup key can be used again.
+    """
+    return Statement("cancel", locals(), column)
 
 
 def audit_log(

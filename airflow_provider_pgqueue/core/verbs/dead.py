@@ -12,7 +12,7 @@ from uuid import UUID
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.json_text import JsonText, to_json
-from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
+from airflow_provider_pgqueue.core.message import DeadMessage, DeadQueue, Requeued, Row
 from airflow_provider_pgqueue.core.statement import Statement, column, list_of, messages_of, only_row, unless_lost
 
 _log = logging.getLogger(__name__)
@@ -154,37 +154,17 @@ def dismiss_dead(
     return Statement("dismiss_dead", _chosen(locals()), _not_none(which, column))
 
 
-def retried_causes(
-    queue_name: str | None = None, *, since: datetime | None = None, max_causes: int = 100
-) -> Statement[list[Row]]:
-    """Return why attempts of unfinished messages failed, most messages first; by default in the last day."""
-    return Statement("retried_causes", locals(), _named)
-
-
-def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
-    """Return the causes of open dead messages, most frequent first."""
-    return Statement("dead_causes", locals(), _causes)
-
-
-def dead_trend(
-    queue_name: str | None = None,
-    *,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    step: Duration | None = None,
-    max_causes: int = 100,
-) -> Statement[list[Row]]:
-    """Return the causes of death, most deaths first, with the number in each step; by default of the last day."""
-    return Statement("dead_trend", locals(), _named)
-
-
-def _named(rows: list[Row]) -> list[Row]:
-    return [{"queue_name": row.pop("cause_queue"), **row} for row in rows]
-
-
 def dead_queues(queue_names: Collection[str] | None = None) -> Statement[list[DeadQueue]]:
     """Return the queues that have open dead messages that are not leased."""
     return Statement("dead_queues", locals(), list_of(DeadQueue))
+
+
+def deaths(queue_name: str, *, holder: str, period: Duration) -> Statement[dict[str, int]]:
+    """Return how many messages died within this period in the hands of a holder, as `failed` or `lock_expired`.
+
+    `holder` is how the `locked_by` of its leases begins. What it rejected did not die.
+    """
+    return Statement("deaths", locals(), lambda rows: {row["result"]: row["number"] for row in rows})
 
 
 def resolutions(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
@@ -228,7 +208,3 @@ def _not_none(which: DeadFilter | str, decode: Callable[[list[Row]], list[_T]]) 
         return decode(rows)
 
     return found
-
-
-def _causes(rows: list[Row]) -> list[DeadCause]:
-    return [DeadCause(queue_name=row.pop("cause_queue"), **row) for row in rows]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.message import Finding, Row
+from airflow_provider_pgqueue.core.message import Finding
 from airflow_provider_pgqueue.core.statement import Statement, list_of
 
 
@@ -16,13 +14,3 @@ def health(*, held_for: Duration | None = None, waiting_for: Duration | None = N
     critical at twelve times that). `waiting_for` is how long a ready or dead message may wait (default 1 day).
     """
     return Statement("health", locals(), list_of(Finding))
-
-
-def metrics(
-    max_queues: int = 200, *, queue_names: Collection[str] | None = None, names: Collection[str] | None = None
-) -> Statement[list[Row]]:
-    """Return the metrics as Prometheus names them, one row for each series; with `names` only those.
-
-    The named queues, or the oldest `max_queues`, have series of their own; all others are summed up as `other`.
-    """
-    return Statement("metrics", locals(), list)

@@ -1,4 +1,4 @@
-"""What maintenance recorded of each queue, and what is recorded of one message."""
+"""What maintenance recorded of each queue."""
 
 from __future__ import annotations
 
@@ -38,11 +38,6 @@ def queue_sparklines(
 def queue_rates(queue_names: Collection[str] | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:
     """Return what went through each queue in the last whole minutes; divide by `seconds` for rates."""
     return Statement("queue_rates", locals(), list)
-
-
-def message_life(message_id: int) -> Statement[list[Row]]:
-    """Return what is recorded of a message in the order of time, without its body; nothing if it is unknown."""
-    return Statement("message_life", locals(), list)
 
 
 def alter_history(

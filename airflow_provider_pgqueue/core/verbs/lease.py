@@ -9,7 +9,7 @@ from uuid import UUID
 
 from airflow_provider_pgqueue.core.duration import Duration
 from airflow_provider_pgqueue.core.json_text import to_json
-from airflow_provider_pgqueue.core.message import Message, Row
+from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, outcomes_as_json, storable
 from airflow_provider_pgqueue.core.statement import Statement, column, messages_of, one, unless_lost
 
@@ -35,14 +35,6 @@ def abandoned(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
     One of them may be the reason.
     """
     return Statement("abandoned", locals(), column)
-
-
-def deaths(queue_name: str, *, holder: str, period: Duration) -> Statement[dict[str, int]]:
-    """Return how many messages died within this period in the hands of a holder, as `failed` or `lock_expired`.
-
-    `holder` is how the `locked_by` of its leases begins. What it rejected did not die.
-    """
-    return Statement("deaths", locals(), lambda rows: {row["result"]: row["number"] for row in rows})
 
 
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: Duration) -> Statement[list[int]]:
@@ -98,36 +90,6 @@ def release(
     LeaseLost has the ids of those that were lost; the others are released.
     """
     return Statement("release", locals() | {"details": _text(details)}, unless_lost(ids))
-
-
-def release_messages(
-    queue_name: str, ids: Collection[int] | None = None, *, holder: str | None = None
-) -> Statement[list[int]]:
-    """End the leases of some messages, or of a consumer that is gone, and return the ids of those that were leased.
-
-    The attempt counts: one of the messages may be why the consumer is gone. `holder` is its `locked_by`, or the
-    beginning of that up to a slash; to find its leases, this reads the whole queue. A consumer that still works under
-    such a lease has lost it.
-    """
-    return Statement("release_messages", locals(), column)
-
-
-def cancel(queue_name: str, ids: Collection[int], *, reason: str | None = None) -> Statement[list[int]]:
-    """Archive messages as `cancelled`, whether they wait or are leased, and return the ids of those.
-
-    A consumer that works on one has lost it, and learns so when it extends or archives the message. A cancelled
-    message is not dead, the next of its group follows, and its dedup key can be used again.
-    """
-    return Statement("cancel", locals(), column)
-
-
-def workers(queue_name: str | None = None, *, period: Duration | None = None) -> Statement[list[Row]]:
-    """Return who leases now or finished something within `period`, those with most leases first."""
-    return Statement("workers", locals(), _workers)
-
-
-def _workers(rows: list[Row]) -> list[Row]:
-    return [{"queue_name": row.pop("worker_queue"), **row} for row in rows]
 
 
 def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:

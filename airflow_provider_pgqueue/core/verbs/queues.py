@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict, Unpack, get_args, get_type_hints
 
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
+from airflow_provider_pgqueue.core.message import LeasePolicy, ReadyQueue
 from airflow_provider_pgqueue.core.statement import Statement, list_of, nothing, one, only_row
 
 
@@ -106,28 +106,9 @@ def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
     return Statement("drop_queue", locals(), one)
 
 
-def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[list[QueueStatus]]:
-    """Return the numbers of each queue, or of one, within milliseconds however long the queues are.
-
-    Counts up to 10,000 messages of a queue, and says in `counted_up_to` how far. With `exact` it counts every message,
-    which takes seconds where millions wait.
-    """
-    return Statement("status", locals(), list_of(QueueStatus))
-
-
-def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
-    """Return the queues that have a message to lease now or later, in one query for any number of queues."""
-    return Statement("ready_queues", locals(), list_of(ReadyQueue))
-
-
 def scan(queue_names: Collection[str], *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
     """End what is due in these queues, and return what `ready_queues` then returns: for consumers that wait."""
     return Statement("scan", locals(), list_of(ReadyQueue))
-
-
-def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
-    """Return those of the queues that no consumer should wait for: paused ones, and ones unknown to the session."""
-    return Statement("closed_queues", locals(), list_of(ClosedQueue))
 
 
 def lease_policy(queue_name: str) -> Statement[LeasePolicy]:

@@ -40,15 +40,6 @@ WITHOUT_VERB = {
 IN_SQL = {"publish_texts": "publish_batch"}
 # With these the message goes through publish_deduplicated.
 DEDUPLICATION = {"dedup_key", "dedup_keys", "dedup_window", "on_conflict"}
-# The chapters of a module with another name.
-CHAPTERS = {
-    "lease": {"lease", "audit"},
-    "topics": {"publish"},
-    "log": {"archive"},
-    "runs": {"spark"},
-    "stages": {"spark"},
-    "roles": {"access"},
-}
 SAMPLES: dict[Any, Any] = {
     str: "[]",  # a text and a JSON text
     int: 1,
@@ -124,11 +115,10 @@ def test_each_public_function_has_a_verb_or_a_reason_to_have_none(conn: Connecti
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_verb_is_named_as_its_function_and_is_in_a_module_of_its_chapter(name: str) -> None:
+def test_a_verb_is_named_as_its_function_and_is_in_the_module_of_its_chapter(name: str) -> None:
     function = IN_SQL.get(name, name)
     assert call(VERBS[name], deduplicated=False).function == function
-    module = VERBS[name].__module__.rpartition(".")[2]
-    assert functions()[function].chapter in CHAPTERS.get(module, {module})
+    assert VERBS[name].__module__.rpartition(".")[2] == functions()[function].chapter
 
 
 def test_names_and_types_of_the_arguments_of_each_verb_are_those_of_its_function(conn: Connection) -> None:
