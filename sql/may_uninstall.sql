@@ -16,11 +16,11 @@ BEGIN
             USING ERRCODE = 'PQ019', HINT = 'Nothing was removed. Dump what you need and drop the schema yourself.';
     END IF;
     WITH has AS (
-        SELECT 'pg_class'::regclass AS kind, c.oid, c.relname = ANY (ours) OR c.relname ~ '^(mark|publish_stage)_[0-9]+$'
+        SELECT 'pg_class'::regclass AS kind, c.oid, c.relname = ANY (ours) OR c.relname ~ '^(mark|publish_stage)_[0-9]+$' AND c.relowner = n.nspowner
                OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid AND i.inhparent = to_regclass('messages.archive_rows'))
                -- The sequence of an identity column goes with its table.
                OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'i') AS made
-          FROM pg_class c WHERE c.relnamespace = to_regnamespace('messages') AND c.relkind NOT IN ('i', 'I')
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'messages' AND c.relkind NOT IN ('i', 'I')
         UNION ALL
         -- Each of ours has both, and grants.sql refuses an installation next to others.
         SELECT 'pg_proc'::regclass, p.oid, p.proacl IS NOT NULL AND obj_description(p.oid, 'pg_proc') IS NOT NULL

@@ -24,7 +24,7 @@ BEGIN
     END IF;
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[CASE WHEN a.group_key IS NULL THEN a.visible_at ELSE nullif(a.visible_at, 'infinity') END, a.lock_expires_at, a.expires_at, a.due_at]),
             messages.check_length('locked_by', a.locked_by, 0, 1024), messages.check_options(a.headers, a.reference, a.topic, a.group_key),
-            messages.check_body(a.queue_name, a.message, q.max_body_bytes)
+            messages.check_body(a.queue_name, a.message, CASE WHEN messages.is_repeated(a.requeued_from, a.message, q.max_body_bytes) IS NOT TRUE THEN q.max_body_bytes END)
        FROM arrived a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name;
     FOR arrival IN
         SELECT a.queue_name, a.priority, min(a.id) AS id, array_agg(a.id) FILTER (WHERE a.group_key IS NOT NULL) AS groups
@@ -78,7 +78,7 @@ BEGIN
             messages.check_length('locked_by', a.locked_by, 0, 1024)
        FROM after a;
     PERFORM messages.check_options(a.headers, a.reference, a.topic, a.group_key), messages.prepare_lane(a.queue_name, a.priority),
-            messages.check_body(a.queue_name, a.message, q.max_body_bytes)
+            messages.check_body(a.queue_name, a.message, CASE WHEN (a.queue_name, a.message) IS DISTINCT FROM (b.queue_name, b.message) THEN q.max_body_bytes END)
        FROM after a JOIN before b USING (id) LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
       WHERE (a.headers, a.reference, a.topic, a.group_key, a.queue_name, a.priority, a.message)
             IS DISTINCT FROM (b.headers, b.reference, b.topic, b.group_key, b.queue_name, b.priority, b.message);
@@ -123,9 +123,13 @@ DECLARE
     entered bigint[];
 BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
+    -- adopt_copy() sets the sequence past the largest id, and needs room for the next.
+    IF EXISTS (SELECT FROM archived a WHERE a.id > 9007199254740991) THEN
+        RAISE EXCEPTION 'an id was never given out' USING ERRCODE = 'check_violation', HINT = 'Give the id of the message, at most 9007199254740991.';
+    END IF;
     -- A row that cannot be requeued, or recorded in the history, would stop every session that comes across it.
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.resolved_at], ARRAY[a.archived_at]),
-            messages.check_length('queue_name', a.queue_name, 0, 255), messages.check_length('handled_by', a.handled_by, 0, 1024),
+            messages.check_length('queue_name', a.queue_name, 1, 255), messages.check_length('handled_by', a.handled_by, 0, 1024),
             messages.check_length('resolved_by', a.resolved_by, 0, 255), messages.check_length('fingerprint', a.fingerprint, 0, 255),
             messages.check_options(a.headers, a.reference, a.topic, a.group_key), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
        FROM archived a;
@@ -134,7 +138,8 @@ BEGIN
                array_agg(ROW(a.id, a.archived_at, a.queue_name, a.result, coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)),
                              a.requeues, a.group_key)::messages.ended_message) FILTER (WHERE a.result NOT IN ('success', 'cancelled')) AS dead,
                array_agg(DISTINCT a.group_key) FILTER (WHERE a.group_key IS NOT NULL) AS keys
-          FROM archived a GROUP BY a.queue_name
+          -- A message of a queue that was dropped is history: nobody can requeue it.
+          FROM archived a JOIN messages.queue q ON q.queue_name = a.queue_name GROUP BY a.queue_name
     LOOP
         IF held.dead IS NOT NULL THEN
             PERFORM messages.record_dead(held.dead);
@@ -150,6 +155,17 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION messages.message_archived IS
     'Trigger of messages.message_archive. Checks what plain SQL inserted, and does what follows an archive.'
+    ' [internal]';
+
+CREATE OR REPLACE FUNCTION messages.is_repeated(requeued_from bigint, body jsonb, max_body_bytes integer) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN is_repeated.requeued_from IS NOT NULL AND messages.json_bytes(is_repeated.body) > is_repeated.max_body_bytes
+           AND EXISTS (SELECT FROM messages.archive_rows a WHERE a.id = is_repeated.requeued_from AND a.message = is_repeated.body);
+END $$;
+COMMENT ON FUNCTION messages.is_repeated IS
+    'Whether a body that is larger than max_body_bytes is that of the archived message which it repeats. It was published under another limit, and must not keep others from being requeued.'
     ' [internal]';
 
 CREATE OR REPLACE FUNCTION messages.check_options(headers jsonb, reference text, topic text, group_key text) RETURNS void

@@ -370,7 +370,9 @@ AS $$
 BEGIN
     RAISE EXCEPTION 'queue % does not exist', coalesce(quote_literal(left(queue_name, 100)), 'NULL')
         USING ERRCODE = 'PQ001',
-              HINT = format('Create it: SELECT messages.create_queue(%s)', coalesce(quote_literal(left(queue_name, 100)), '''name'''));
+              HINT = CASE WHEN queue_name IS NULL THEN 'Create it: SELECT messages.create_queue(''name'')'
+                          WHEN queue_name ~ '^[a-z][a-z0-9_]{0,47}$' THEN format('Create it: SELECT messages.create_queue(%L)', queue_name)
+                          ELSE 'No queue can have this name: use a lower-case letter, then letters, digits and underscores; at most 48 characters.' END;
 END $$;
 COMMENT ON FUNCTION messages.raise_unknown_queue IS 'Raises PQ001 with the queue and the fix.'
     ' [internal]';

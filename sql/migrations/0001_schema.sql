@@ -511,7 +511,7 @@ CREATE TABLE messages.staged_message (
     message    jsonb       NOT NULL,
     priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN 0 AND 9),
     visible_at timestamptz CONSTRAINT visible_at CHECK (visible_at <= clock_timestamp() + interval '3660 days'),
-    expires_at timestamptz CONSTRAINT expires_at CHECK (expires_at <= clock_timestamp() + interval '3660 days'),
+    expires_at timestamptz CONSTRAINT expires_at CHECK (expires_at BETWEEN '1970-01-01 00:00+00' AND clock_timestamp() + interval '3660 days'),
     headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 65536),
     -- The longest text that fits into an index entry even if it cannot be compressed.
     reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),

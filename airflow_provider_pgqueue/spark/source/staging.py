@@ -48,7 +48,7 @@ _RULES: Final = {
     "22009": "its visible_at or expires_at is too long ago. Leave it NULL.",
     "22021": "a text in it has a NUL, or is not UTF-8. Replace such characters first.",
     "visible_at": "its visible_at is too far away. Give a time within the next ten years, or NULL.",
-    "expires_at": "its expires_at is too far away. Give a time within the next ten years, or NULL.",
+    "expires_at": "its expires_at is before 1970 or too far away. Give a time within the next ten years, or NULL.",
 }
 
 

@@ -81,6 +81,20 @@ def test_a_dump_goes_on_in_another_cluster_after_one_more_installation(
         goes_on(copy, ids)
 
 
+def test_a_copy_without_the_archive_has_no_dead_message_that_blocks_its_group(conn: Connection) -> None:
+    run(conn, verbs.create_queue("orders", max_attempts=1))
+    run(conn, verbs.publish_batch("orders", [1, 2], group_keys=["a", "a"]))
+    (first,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.archive(first.lock_token, [first.id], result="failed"))
+    # As in a dump with --exclude-table-data='messages.message_archive*'.
+    conn.execute("DELETE FROM messages.archive_rows")
+    assert run(conn, verbs.lease("orders")) == []
+    assert conn.execute("SELECT messages.adopt_copy() -> 'dead_lost'").fetchone() == (1,)
+    assert run(conn, verbs.dead_ids()) == []
+    assert [message.body for message in run(conn, verbs.lease("orders"))] == [2]
+    assert conn.execute("SELECT messages.adopt_copy() -> 'dead_lost'").fetchone() == (0,)
+
+
 def test_a_transaction_of_another_database_does_not_make_an_original_a_copy(cluster: Cluster, conn: Connection) -> None:
     with psycopg.connect(cluster.dsn()) as elsewhere:
         elsewhere.execute("SELECT pg_current_xact_id()")  # older than all that follows

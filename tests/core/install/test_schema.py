@@ -207,6 +207,12 @@ def test_uninstall_drops_nothing_that_the_installation_did_not_make(
     assert dump(cluster, dsn) == before
 
 
+def test_uninstall_tells_a_table_that_is_named_like_a_stage_from_a_stage(conn: Connection) -> None:
+    conn.execute("CREATE TABLE messages.publish_stage_7 (id integer)")
+    with pytest.raises(ForeignSchema, match="table messages.publish_stage_7"):
+        migrations.uninstall(conn)
+
+
 def test_uninstall_removes_all_that_was_made_since(conn: Connection) -> None:
     run(conn, verbs.create_queue("stages"))
     run(conn, verbs.publish("stages", 1, priority=9))

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.errors import MessageTooLarge
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -60,6 +61,8 @@ REFUSED = [
     ARCHIVED.format("topic", "'orders', 'failed'", "'shop eu'"),
     ARCHIVED.format("group_key", "'orders', 'failed'", "''"),
     ARCHIVED.format("priority", "'orders', 'failed'", "77"),
+    ARCHIVED.format("id", "'orders', 'success'", "9223372036854775807"),
+    ARCHIVED.format("priority", "'', 'failed'", "4"),
     ARCHIVED.format("handled_by", "'orders', 'done'", "NULL"),
 ]
 
@@ -118,3 +121,33 @@ def test_a_message_that_repeats_itself_has_an_outcome(conn: Connection, queue: Q
     conn.execute(circle.encode())
     ((last,),) = conn.execute("SELECT last_id FROM messages.message_outcomes(ARRAY[-5], true)").fetchall()
     assert last == -5
+
+
+def test_a_dead_message_that_was_larger_than_is_allowed_now_keeps_no_other_from_being_requeued(
+    conn: Connection, queue: Queue
+) -> None:
+    queue("orders", max_attempts=1)
+    large, small = run(conn, verbs.publish_batch("orders", ["x" * 2000, "small"]))
+    leased = run(conn, verbs.lease("orders", max_messages=2))
+    run(conn, verbs.archive(leased[0].lock_token, [large, small], result="failed"))
+    run(conn, verbs.alter_queue("orders", max_body_bytes=1000))
+    # A new body and another message are measured.
+    with pytest.raises(MessageTooLarge):
+        run(conn, verbs.requeue_dead("orders", bodies={large: "y" * 2000}))
+    with pytest.raises(psycopg.Error, match="too large"):
+        conn.execute(INSERTED.replace("'1'", "to_jsonb(repeat('y', 2000))").format("requeued_from", large).encode())
+    assert {one.id for one in run(conn, verbs.requeue_dead("orders"))} == {large, small}
+    conn.execute("UPDATE messages.message SET priority = 9")
+    assert {message.body for message in run(conn, verbs.lease("orders", max_messages=2))} == {"x" * 2000, "small"}
+
+
+def test_an_archived_message_of_no_queue_is_history_and_keeps_no_other_from_being_requeued(
+    conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    for of in ("Bad Name", "dropped", "orders"):
+        conn.execute(ARCHIVED.format("reference", f"'{of}', 'failed'", "'cart 7'").encode())
+    (requeued,) = run(conn, verbs.requeue_dead(verbs.DeadFilter(reference="cart 7")))
+    assert conn.execute("SELECT queue_name FROM messages.message").fetchall() == [("orders",)]
+    assert run(conn, verbs.dead_ids()) == []
+    assert requeued.new_id > requeued.id

@@ -139,6 +139,17 @@ def test_whoever_waited_for_a_drop_is_told_and_leaves_nothing(connect: Connect, 
         assert conn.execute(b"TABLE messages." + table).fetchall() == []
 
 
+def test_the_hint_for_a_queue_that_does_not_exist_can_be_followed(shared: Connection) -> None:
+    def hint(name: str) -> str | None:
+        with pytest.raises(psycopg.Error) as error:
+            shared.execute("SELECT messages.pause_queue(%s)", [name])
+        return error.value.diag.message_hint
+
+    assert hint("bills") == "Create it: SELECT messages.create_queue('bills')"
+    for name in ("Bills", "", "b-1", "b" * 49):
+        assert str(hint(name)).startswith("No queue can have this name: use a lower-case letter")
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_drop_that_would_not_see_what_publishers_commit_meanwhile_is_refused(
     conn: Connection, queue: Queue, level: str
