@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDeni
 from airflow_provider_pgqueue.core.privilege import fix_of
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.statement import Statement
+from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ def fetch(
     driver. After another exception the statement is canceled, and `late`
     gets its results, in case it had finished already.
     """
+    if conn.closed:
+        # The driver would first wait for its lock, which a stream that was left open never releases.
+        raise fix(conn, psycopg.OperationalError("the connection is closed"))
     wait = begin_wait(conn)
     try:
         cursor = cursor or conn.cursor(row_factory=rows)
@@ -84,6 +88,9 @@ def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
     if not _is_running(conn):
         return []
     results: list[PGresult] = []
+    if not is_free(conn):
+        conn.close()  # a stream or COPY was left open
+        return []
     # A thread that waits for the lock may find that the other statement has ended: then there is nothing to cancel.
     with conn.lock:
         try:
@@ -101,6 +108,13 @@ def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
             conn.rollback()
             return []
     return results
+
+
+def is_free(conn: psycopg.Connection[Any]) -> bool:
+    """Return whether no other call has the connection, or ends within a few seconds."""
+    if free := conn.lock.acquire(timeout=TUNING.longest_call):
+        conn.lock.release()
+    return free
 
 
 def _is_running(conn: psycopg.Connection[Any]) -> bool:

@@ -10,6 +10,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -147,7 +148,8 @@ class _Loop:
         self.runner = asyncio.Runner()
 
     def __del__(self) -> None:
-        self.runner.close()
+        with suppress(RuntimeError):  # a call that hangs still runs in it
+            self.runner.close()
 
 
 _OF_THREAD: Final = threading.local()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from asyncio import CancelledError
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -107,9 +108,14 @@ def concerns_message(error: BaseException) -> bool:
 
     asyncio.CancelledError and GeneratorExit are failures: nobody outside of the handler can raise them in it.
     """
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(concerns_message, error.exceptions))
-    return isinstance(error, Exception | CancelledError | GeneratorExit)
+    parts: list[BaseException] = [error]
+    while parts:  # groups may be nested deeper than calls
+        part = parts.pop()
+        if isinstance(part, BaseExceptionGroup):
+            parts += part.exceptions
+        elif not isinstance(part, Exception | CancelledError | GeneratorExit):
+            return False
+    return True
 
 
 class RejectMessage(Exception):
@@ -130,7 +136,7 @@ def outcome_of(error: BaseException, rules: ErrorRules | None = None) -> Rejecte
         return Rejected(storable(text_of(error)))
     if rule is Retry:
         rule = None
-    text = storable(f"{type(error).__name__}: {text_of(error)}"[:4000])
+    text = storable(f"{class_name(error)}: {text_of(error)}"[:4000])
     if rule is Rejected:
         return Rejected(text)
     failure = describe(error)
@@ -145,19 +151,30 @@ def unfinished(error: BaseException, rules: ErrorRules | None = None) -> Retry:
     Its failure is unfinished, so that they are handled in smaller batches next time.
     """
     outcome = outcome_of(error, rules)
-    retry = outcome if isinstance(outcome, Retry) else Retry(details=type(error).__name__, failure=describe(error))
+    retry = outcome if isinstance(outcome, Retry) else Retry(details=class_name(error), failure=describe(error))
     return replace(retry, failure={**(retry.failure or {}), "unfinished": True})
 
 
 def checked(message: Message, outcome: Any) -> Outcome:
-    """Return what a handler returned for a message; InvalidOutcome if it is not an outcome."""
+    """Return what a handler returned for a message, as it is now; InvalidOutcome if it is not an outcome."""
     if not isinstance(outcome, Outcome):
         what = f"the class {outcome.__name__}" if isinstance(outcome, type) else type(outcome).__name__
         raise InvalidOutcome(
             f"the handler of queue {message.queue_name!r} returned {what} for message {message.id}. "
             "Return None for success, or Success(), Rejected(), Failed() or Retry()."
         )
-    return outcome
+    return outcome if is_plain(outcome) else _fixed(outcome)
+
+
+def _fixed(outcome: Outcome) -> Outcome:
+    """Return an outcome with its output as text, because the handler may change it before the outcome is settled."""
+    changes: dict[str, Any] = {}
+    with suppress(Exception):  # settling the outcome fails in the same way, and says why it cannot be kept
+        if not isinstance(outcome, Retry) and outcome.output is not None:
+            changes["output"] = JsonText(to_json(outcome.output))
+        if isinstance(outcome, Failed | Retry) and outcome.failure is not None:
+            changes["failure"] = dict(outcome.failure.items())
+    return replace(outcome, **changes) if changes else outcome
 
 
 def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Outcomes:
@@ -235,10 +252,13 @@ def describe(error: BaseException) -> dict[str, str]:
 
     The text may quote the body of the message, so do not log it.
     """
-    lines = "".join(traceback.format_exception(error))
-    kind = type(error)
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except Exception as failed:
+        # That of a SyntaxError with an odd place, for example, or of a thousand groups in each other.
+        lines = f"{class_name(failed)} while the traceback was formatted"
     return {
-        "error": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        "error": class_of(error),
         "message": storable(text_of(error)[:2000]),
         "traceback": storable(lines[-_LONGEST_TRACEBACK:]),
     }
@@ -248,8 +268,23 @@ def text_of(error: BaseException) -> str:
     """Return the text of an exception, even if its `__str__` raises."""
     try:
         return str(error)
-    except Exception as failed:
-        return f"its text cannot be had: {type(failed).__name__}"
+    except (Exception, SystemExit) as failed:
+        return f"{class_name(failed)} while the text was read"
+
+
+def class_name(error: BaseException) -> str:
+    """Return the name of the class of an exception, without its module."""
+    return class_of(error).rpartition(".")[2]
+
+
+def class_of(error: BaseException) -> str:
+    """Return the name of the class of an exception, with its module unless it is built in; at most 200 characters."""
+    kind = type(error)
+    try:
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        return storable(name[:200])
+    except Exception:  # a metaclass may compute the names
+        return "Exception"
 
 
 def storable(text: str) -> str:

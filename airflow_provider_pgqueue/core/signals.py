@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -28,10 +29,16 @@ def stop_on_signals(stop: Callable[[], None] = lambda: None) -> Iterator[Callabl
         yield lambda: False
         return
     stopped = False
+    owner = os.getpid()
     came: SimpleQueue[int | None] = SimpleQueue()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal stopped
+        if os.getpid() != owner:
+            # In a process that a handler forked, nobody looks at `stopped`.
+            signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         stopped = True
         stop()
         came.put(number)

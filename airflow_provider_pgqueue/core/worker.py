@@ -20,7 +20,7 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, timed
+from airflow_provider_pgqueue.core.argument import check, duration
 from airflow_provider_pgqueue.core.client import run, run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async, pause_after
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
@@ -104,7 +104,7 @@ class Worker:
     def __post_init__(self) -> None:
         check_call(self.consumer.handle, "a message")
         check_call(self.consumer.handle_batch, "a list of messages")
-        check({"poll_interval": self.poll_interval}, {"poll_interval": timed})
+        check({"poll_interval": self.poll_interval}, {"poll_interval": duration(timedelta(0), timedelta(days=366))})
         self._poll_seconds = seconds(self.poll_interval)
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from airflow_provider_pgqueue.core.consumer.failures import FailureLog, failure_name, failure_of
 from airflow_provider_pgqueue.core.consumer.time_limit import TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken
-from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Outcome
+from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Outcome, Retry
 
 log = logging.getLogger(__name__)
 
@@ -19,9 +19,10 @@ class Breaker:
     """Raises HandlerBroken when a handler fails on `give_up_after` messages and on none between them succeeds.
 
     Only the first attempt of a message counts: a message that fails again may itself be bad. Because the failed attempt
-    is spent, a message counts for one consumer only, so bad messages cannot stop the queue for the good ones. What a
-    handler returns without a `failure` is a decision, not a failure. Outcomes that cannot be stored are counted apart,
-    because that is known only when they are settled.
+    is spent, a message counts for one consumer only, so bad messages cannot stop the queue for the good ones. For
+    the same reason a failure that spends no attempt, as a rule of `on_error` may say, does not count. What a handler
+    returns without a `failure` is a decision, not a failure. Outcomes that cannot be stored are counted apart, because
+    that is known only when they are settled.
 
     `handled` and `failed` count all messages that were recorded, also with a `give_up_after` of 0; a message for which
     the handler returned `Failed` counts here too.
@@ -48,7 +49,7 @@ class Breaker:
         self.failed += 1
         name = failure_name(failure)
         self._log.add(id_, name)
-        if attempts == 1:
+        if attempts == 1 and not (isinstance(outcome, Retry) and not outcome.count_attempt):
             self._in_a_row += 1
             self._check(self._in_a_row, name)
 

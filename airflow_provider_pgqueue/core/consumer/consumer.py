@@ -86,6 +86,9 @@ class Consumer:
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
             raise InvalidArgument("give exactly one of handle and handle_batch")
+        for name in ("handle", "handle_batch"):
+            if (given := getattr(self, name)) is not None and not callable(given):
+                raise InvalidArgument(f"{name} is of type {type(given).__name__}", "Give a function.")
         check({name: getattr(self, name) for name in RULES}, RULES)
 
     def drain(

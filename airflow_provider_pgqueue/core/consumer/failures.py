@@ -13,7 +13,8 @@ from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 log = logging.getLogger(__name__)
 
 _EVERY: Final = 60.0  # seconds between two warnings of one class and place
-_PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([^"]*)", line (\d+), in (\S+)')
+# Code that is compiled from a text may have any name.
+_PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([\w.<>-]{1,100})", line (\d+), in ([\w.<>]{1,100})$', re.MULTILINE)
 
 
 class FailureLog:
@@ -46,10 +47,16 @@ def failure_of(outcome: Outcome) -> Mapping[str, Any] | None:
 
 def failure_name(failure: Mapping[str, Any]) -> str:
     """Return the class of the error and its place, as `ValueError (orders.py:7 in pack)`."""
-    name = _text(failure, "error")
+    name = loggable(_text(failure, "error"))
     places = _PLACE.findall(_text(failure, "traceback"))
     where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
-    return (name if name.replace(".", "_").isidentifier() else "one error") + where
+    return name + where
+
+
+def loggable(name: str) -> str:
+    """Return the name of a class of errors as it may be logged: a class that is made at run time may have any name."""
+    name = name.replace("<locals>.", "")
+    return name if len(name) <= 100 and name.replace(".", "_").isidentifier() else "one error"
 
 
 def _text(failure: Mapping[str, Any], name: str) -> str:

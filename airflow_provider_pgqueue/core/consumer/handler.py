@@ -77,7 +77,7 @@ class Handler:
                 return False
             if lease.cut_off:
                 lease.in_hand = set()
-                raise ConnectionFailed("the connection of the consumer was closed, because a call hangs in it")
+                raise _closed(lease.cut_off)
             if lease.lost and lease.in_hand <= lease.lost:
                 continue
             try:
@@ -98,6 +98,8 @@ class Handler:
 
     def settle(self, lease: Lease) -> None:
         """Settle the outcomes that are gathered in a lease."""
+        if lease.cut_off:
+            raise _closed(lease.cut_off)
         unstored = lease.settle_handled()
         self._breaker.record_settled(unstored=unstored, stored=lease.stored)
 
@@ -182,6 +184,12 @@ class Handler:
             lease.gather(id_, outcome)
         for id_ in ids:
             self._breaker.record(id_, outcome, attempts=lease.attempt(id_))
+
+
+def _closed(why: str) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"the connection of the consumer was closed, because {why}", "Let the handler end what it begins."
+    )
 
 
 def _checked(lease: Lease, message: Message, returned: Outcome) -> Outcome:

@@ -13,10 +13,10 @@ from typing import Any, Final, Self, TypeVar, overload
 from uuid import UUID
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import end_statement, run
+from airflow_provider_pgqueue.core.client import end_statement, is_free, run
 from airflow_provider_pgqueue.core.consumer.lease_base import OPEN, LeaseBase, log_lost
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.duration import Duration
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _IDLE: Final = TransactionStatus.IDLE
+_NO_PIPELINE: Final = PipelineStatus.OFF
 Exchange = Callable[[UUID, Mapping[int, Success | Rejected | Failed]], tuple[set[int], T] | None]
 """Archives messages and does something else in one call; returns which were lost, and what else came of it."""
 
@@ -44,7 +45,7 @@ class Lease(LeaseBase, Sequence[Message]):
     outcome could not be stored, so that they were archived as failed. The holder may record in `in_hand` the ids that
     it is handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
     that the last renewal may be undone, because a transaction of the handler was open on the connection. `cut_off`
-    says that the connection was closed, because a call that hangs has a transaction open on it.
+    says why the connection was closed, if the handler left it so that nothing else could use it.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
@@ -73,7 +74,7 @@ class Lease(LeaseBase, Sequence[Message]):
         )
         self.messages = tuple(messages)
         self.in_hand: set[int] = set()
-        self.cut_off = False
+        self.cut_off: str | None = None
         # A transaction that is open now is the caller's.
         self._may_roll_back = _is_idle(conn)
         self._renewal: Renewal | None = None
@@ -187,32 +188,42 @@ class Lease(LeaseBase, Sequence[Message]):
         """
         conn = self._conn
         # The same as _is_idle, without a call for each message.
-        idle = conn.pgconn.transaction_status == _IDLE and conn.autocommit
+        pgconn = conn.pgconn
+        idle = pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _NO_PIPELINE and conn.autocommit
         if (idle and not self.in_doubt) or not self._may_roll_back:
             return False
         # Wait for a renewal, which behind a pooler has a transaction of its own.
         with self._calling:
+            was_closed = conn.closed
             end_statement(conn)
-            left_open = conn.pgconn.transaction_status in OPEN or not (conn.autocommit or conn.closed)
-            if left_open:
+            if conn.closed and not was_closed:
+                self.cut_off = "its handler left a stream or a COPY open on it"
+            left_open = not was_closed and (conn.closed or not _is_idle(conn))
+            if left_open and not conn.closed:
                 # If the connection is broken, its next use finds out.
                 with suppress(psycopg.Error):
                     conn.rollback()
                     conn.autocommit = True
+                if not (conn.closed or _is_idle(conn)):
+                    self.cut_off = "its handler left a transaction() or a pipeline() open on it"
+                    conn.close()
         if self.in_doubt:
             # The rollback may have undone renewals: find out before anything is settled or begun.
             self.renew()
         return left_open
 
     def cut_off_call(self) -> None:
-        """Close the connection if a call that hangs has a transaction open on it.
+        """Close the connection if a call that hangs has a transaction or a statement open on it.
 
         After a rollback the call would commit the second half of its work.
         """
-        if self._may_roll_back and self._conn.pgconn.transaction_status in OPEN:
-            log.warning("a call that hangs has a transaction open on the connection of its consumer: closing it")
-            self._conn.close()
-            self.cut_off = True
+        conn = self._conn
+        if not self._may_roll_back or (is_free(conn) and conn.pgconn.transaction_status not in OPEN):
+            return
+        self.cut_off = "a call hangs in it"
+        with suppress(psycopg.Error):  # what the server is doing for the call
+            conn.cancel_safe(timeout=1)
+        conn.close()
 
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
         """Give each message its outcome, where None is success.
@@ -292,4 +303,5 @@ def _ids(messages: Collection[Message]) -> list[int]:
 
 
 def _is_idle(conn: psycopg.Connection[Any]) -> bool:
-    return conn.pgconn.transaction_status == _IDLE and conn.autocommit
+    pgconn = conn.pgconn
+    return pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _NO_PIPELINE and conn.autocommit

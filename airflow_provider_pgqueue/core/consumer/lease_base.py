@@ -17,9 +17,16 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import is_free, run
+from airflow_provider_pgqueue.core.consumer.failures import loggable
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    PgQueueError,
+)
 from airflow_provider_pgqueue.core.json_text import to_json
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -28,6 +35,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Rejected,
     Retry,
     Success,
+    class_name,
     describe,
     end_of,
     is_plain,
@@ -102,7 +110,11 @@ class LeaseBase:
     def extend(self, lease_for: Duration | None = None) -> None:
         """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
         with self._calling:
-            if held := frozenset(self._held):
+            if (held := frozenset(self._held)) and not is_free(self._conn):
+                raise ConnectionFailed(
+                    "a statement of the handler has the connection", "Let it end before the lease does."
+                )
+            if held:
                 statement = self._extension(
                     self._require_token(), held, lease_for=self._length() if lease_for is None else lease_for
                 )
@@ -159,7 +171,8 @@ class LeaseBase:
             self.settle_handled()
         except (PgQueueError, psycopg.Error) as failed:
             # The first error matters more: SystemExit would become a lost connection, which a worker survives.
-            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
+            what = loggable(class_name(error))
+            log.warning("could not settle what was handled before %s (%s)", what, type(failed).__name__)
             self._count({id_: outcome for id_, outcome in self.handled.items() if id_ not in self._held})
         finally:
             self.release_after(error, begun=begun)
@@ -170,7 +183,7 @@ class LeaseBase:
         With `begun` it is an attempt of these ids alone, and those with an outcome in `handled` stay held: they are
         settled by `give_back`, or delivered again when the lease ends.
         """
-        kind = type(error).__name__
+        kind = class_name(error)
         try:
             handled: set[int] = set()
             if begun is not None:
@@ -183,7 +196,7 @@ class LeaseBase:
             log.warning(
                 "could not release %s after %s (%s): delivered again when the lease ends",
                 quantity(len(self._held)),
-                kind,
+                loggable(kind),
                 type(failed).__name__,
             )
 

@@ -12,7 +12,9 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer.failures import loggable
 from airflow_provider_pgqueue.core.errors import LeaseLost
+from airflow_provider_pgqueue.core.outcome import class_name
 from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
@@ -74,7 +76,7 @@ def tenths(piece: _Piece, error: BaseException) -> list[_Piece]:
 
     So a call may see the neighbours of a bad message again, once for each power of ten in the size of the batch.
     """
-    why = type(error).__name__
+    why = loggable(class_name(error))
     log.info("%s in a call for %s: handling them in smaller batches", why, quantity(len(piece)))
     size = -(-len(piece) // _PARTS)
     return [piece[place : place + size] for place in range(0, len(piece), size)][::-1]

@@ -376,3 +376,107 @@ def test_an_outcome_that_cannot_be_kept_is_an_error_of_its_own_message(
     left = conn.execute("SELECT message, attempts, last_error FROM messages.message").fetchall()
     assert [(body, attempts) for body, attempts, _ in left] == [(0, 1)]
     assert said in left[0][2]
+
+
+def test_an_output_is_that_of_the_time_at_which_the_handler_returned(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 10, 100]))
+    totals, failure = {"packed": 0}, {"message": ""}
+
+    def handle(message: Message) -> Success | Failed:
+        totals["packed"] += message.body
+        failure["message"] = str(message.body)
+        return Success(output=totals) if message.body < 100 else Failed("full", failure, output=totals)
+
+    Consumer(queue_name="orders", handle=handle).drain(conn)
+    failure["message"] = totals["packed"] = "later"
+    kept = conn.execute("SELECT output, failure FROM messages.message_archive ORDER BY id").fetchall()
+    assert kept == [({"packed": 1}, None), ({"packed": 11}, None), ({"packed": 111}, {"message": "100"})]
+
+
+def groups_in_each_other() -> BaseException:
+    error: Exception = ValueError("bad")
+    for _ in range(2000):
+        error = ExceptionGroup("more", [error])
+    return error
+
+
+class Leaves(Exception):
+    """An exception whose text ends the process."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Nameless(type):
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise LookupError
+
+
+class Unnamed(Exception, metaclass=Nameless):
+    pass
+
+
+INDESCRIBABLE: list[BaseException] = [
+    groups_in_each_other(),
+    SyntaxError("bad", ("f", 1, "1", "text")),  # type: ignore[arg-type]
+    Leaves(),
+    Unnamed(),
+    type("L" * 100_000, (Exception,), {})(),
+]
+
+
+@pytest.mark.parametrize("error", INDESCRIBABLE, ids=range(len(INDESCRIBABLE)))
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_exception_that_cannot_be_described_costs_its_own_message_an_attempt(
+    conn: Connection, queue: Queue, error: BaseException, at_once: bool
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1, 2]))
+
+    def handle(message: Message) -> None:
+        if message.body == 1:
+            raise error
+
+    def handle_batch(messages: list[Message]) -> None:
+        for message in messages:
+            handle(message)
+
+    consumer = Consumer(queue_name="orders", **{"handle_batch": handle_batch} if at_once else {"handle": handle})  # type: ignore[arg-type]
+    assert consumer.drain(conn) == {"success": 2, "retried": 1}
+    assert conn.execute("SELECT message, attempts FROM messages.message").fetchall() == [(1, 1)]
+
+
+def test_no_name_that_a_body_may_give_reaches_the_log(
+    conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), ["{secret: 1}\nFORGED secret"] * 4))
+
+    def raises(message: Message, place: int) -> None:
+        match place:
+            case 0:
+                exec(compile("1 / 0", message.body, "exec"))
+            case 1:
+                raise type(message.body, (Exception,), {})
+            case 2:
+                raise type("secret" * 100, (Exception,), {})
+
+    def handle_batch(messages: list[Message]) -> Any:
+        if len(messages) > 1:
+            raises(messages[0], 1)
+        if (place := messages[0].id - first) < 3:
+            raises(messages[0], place)
+        return [Failed("no", {"error": messages[0].body})]
+
+    ((first,),) = conn.execute("SELECT min(id) FROM messages.message").fetchall()
+    caplog.set_level("INFO")
+    Consumer(queue_name="orders", handle_batch=handle_batch).drain(conn)
+    assert len(caplog.messages) == 5
+    assert [text for text in caplog.messages if "secret" in text or "\n" in text] == []
+
+
+def test_what_cannot_be_a_consumer_is_refused_before_it_leases() -> None:
+    for name in ("handle", "handle_batch"):
+        with pytest.raises(InvalidArgument, match=rf"^{name} is of type int\. Give a function"):
+            Consumer(queue_name="orders", **{name: 5})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="poll_interval is -1"):
+        Worker(conninfo="", consumer=Consumer(queue_name="orders", handle=print), poll_interval=-1)

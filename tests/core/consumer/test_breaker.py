@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -83,6 +84,21 @@ def test_what_failed_before_does_not_speak_against_the_handler() -> None:
     breaker.record(101, failed, attempts=1)
     with pytest.raises(HandlerBroken, match="on 3 messages"):
         breaker.record(102, failed, attempts=1)
+
+
+def test_a_failure_that_costs_no_attempt_stops_nothing(conn: Connection, queue: Queue) -> None:
+    """Or one message would stop each consumer, as its next attempt is the first again."""
+    run(conn, verbs.publish_batch(queue("orders"), list(range(3))))
+    calls = 0
+
+    def handle(message: Message) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 150:
+            raises(message)
+
+    again = {ValueError: Retry(timedelta(0), count_attempt=False)}
+    assert Consumer(queue_name="orders", handle=handle, on_error=again).drain(conn) == {"retried": 149, "success": 3}
 
 
 def test_small_batches_count_together(conn: Connection, queue: Queue) -> None:

@@ -247,6 +247,25 @@ worker = Worker(conninfo="", consumer=Consumer(queue_name="orders", handle=print
 interrupted(worker.stop, by=worker.stop)
 """
 
+IN_A_FORKED_CHILD = """
+import os, signal, sys, time
+from airflow_provider_pgqueue.core.signals import stop_on_signals
+
+with stop_on_signals() as stopped:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        begun, begins = os.pipe()
+        if not (child := os.fork()):
+            os.write(begins, b".")
+            time.sleep(60)
+            os._exit(0)
+        os.read(begun, 1)  # before that, Python forgets a signal
+        os.kill(child, number)
+        _, status = os.waitpid(child, 0)
+        assert number == signal.SIGINT or os.waitstatus_to_exitcode(status) == -number, status
+        assert os.waitstatus_to_exitcode(status) != 0
+assert not stopped()
+"""
+
 INSIDE_OF_THE_LOG = """
 import logging, signal, threading
 from airflow_provider_pgqueue.core.signals import stop_on_signals
@@ -316,7 +335,7 @@ def run_program(text: str, *arguments: str) -> None:
     subprocess.run([sys.executable, "-c", text, *arguments], check=True, timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("program", [INSIDE_OF_WHAT_IT_CALLS, INSIDE_OF_THE_LOG, BLOCKED_OUTSIDE])
+@pytest.mark.parametrize("program", [INSIDE_OF_WHAT_IT_CALLS, IN_A_FORKED_CHILD, INSIDE_OF_THE_LOG, BLOCKED_OUTSIDE])
 def test_a_signal_blocks_nothing_and_is_not_lost(program: str) -> None:
     run_program(program)
 

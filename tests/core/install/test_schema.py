@@ -209,7 +209,7 @@ def test_uninstall_drops_nothing_that_the_installation_did_not_make(
 
 def test_uninstall_tells_a_table_that_is_named_like_a_stage_from_a_stage(conn: Connection) -> None:
     conn.execute("CREATE TABLE messages.publish_stage_7 (id integer)")
-    with pytest.raises(ForeignSchema, match="table messages.publish_stage_7"):
+    with pytest.raises(ForeignSchema, match=r"table messages\.publish_stage_7"):
         migrations.uninstall(conn)
 
 
