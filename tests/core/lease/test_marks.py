@@ -70,6 +70,29 @@ def test_an_idle_publisher_at_a_new_priority_holds_nobody_up(conn: Connection, c
     until(lambda: "idle" in bodies(lease(conn)), timeout=10)
 
 
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
+def test_a_lane_whose_first_publisher_was_slow_comes_before_the_lower_ones(
+    conn: Connection, connect: Connect, queue: Queue, commits: bool
+) -> None:
+    """A scan lets one lease look at all lanes; those after it look where the lane is open."""
+    run(conn, verbs.publish_batch(queue("orders"), ["low"] * 10))
+    idle = connect(autocommit=False)
+    run(idle, verbs.publish("orders", "first", priority=7))
+    run(conn, verbs.publish_batch("orders", ["next", "after it", "last"], priority=7))
+    scan_again(conn)
+    assert bodies(lease(conn)) == ["next"]
+    if commits:
+        idle.commit()
+        scan_later(conn)
+        assert bodies(lease(conn, 4)) == ["first", "after it", "last", "low"]
+    else:
+        idle.rollback()
+        scan_again(conn)
+        assert bodies(lease(conn)) == ["after it"]
+        scan_later(conn)
+        assert bodies(lease(conn, 2)) == ["last", "low"]
+
+
 def test_an_idle_consumer_that_made_a_lane_holds_nobody_up(conn: Connection, connect: Connect, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.publish_batch("orders", ["first", "next", "last"], priority=7))
