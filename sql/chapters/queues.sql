@@ -265,8 +265,8 @@ BEGIN
         RAISE EXCEPTION 'queue % is not empty', quote_literal(delete_queue.queue_name) USING ERRCODE = 'PQ010',
             HINT = format('Finish its messages, or delete them with it: SELECT messages.drop_queue(%L, force => true)', delete_queue.queue_name);
     END IF;
-    -- Take all locks or none, without waiting.
-    FOREACH relation IN ARRAY '{dead_message,dispatch,dedup,topic_binding,lane,queue_grant}'::text[] LOOP
+    -- Take all locks or none, without waiting. Who has taken a timer may need the messages only now.
+    FOREACH relation IN ARRAY '{timer,dead_message,dispatch,dedup,topic_binding,lane,queue_grant}'::text[] LOOP
         EXECUTE format('SELECT FROM messages.%I WHERE queue_name = $1 FOR UPDATE NOWAIT', relation) USING delete_queue.queue_name;
     END LOOP;
     DELETE FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";

@@ -148,3 +148,21 @@ def test_a_due_timer_of_a_group_does_nothing_after_its_queue_was_dropped(shared:
     row = shared.execute("SELECT messages.next_of_groups('dropped', '{a}')").fetchone()
     assert row == ([],)
     assert shared.execute("SELECT count(*) FROM messages.timer WHERE group_key = 'a'").fetchone() == (0,)
+
+
+def test_a_drop_does_not_wait_with_everybody_behind_it_for_whoever_has_taken_a_timer(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    """Who has taken it may next need the messages, which the drop has locked: each would wait for the other."""
+    run(conn, verbs.publish(queue("orders"), 1, group_key="a"))
+    conn.execute("DELETE FROM messages.message")
+    holder = connect(autocommit=False)
+    run(holder, verbs.maintain())
+    assert conn.execute("SELECT FROM messages.timer FOR UPDATE SKIP LOCKED").rowcount == 0
+    with conn.transaction():
+        conn.execute("LOCK TABLE messages.message_rows IN EXCLUSIVE MODE NOWAIT")
+    conn.execute("SET statement_timeout = '5s'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        conn.execute("SELECT messages.delete_queue('orders', true)")
+    holder.rollback()
+    assert run(conn, verbs.drop_queue("orders", force=True)) == 0
