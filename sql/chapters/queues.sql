@@ -164,7 +164,13 @@ BEGIN
         PERFORM messages.record_audit(CASE given WHEN '{"paused": true}' THEN 'pause_queue' WHEN '{"paused": false}' THEN 'resume_queue'
                                                  ELSE 'alter_queue' END, alter_queue.queue_name, given, NULL);
     END IF;
-    PERFORM messages.repair_lanes(alter_queue.queue_name) WHERE alter_queue.rate_limit > 0;
+    IF alter_queue.rate_limit > 0 THEN
+        BEGIN
+            PERFORM messages.repair_lanes(alter_queue.queue_name);
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN        -- maintenance makes the mark of a lane
+            PERFORM messages.raise_in_use(format('queue %L', alter_queue.queue_name));
+        END;
+    END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue IS
     'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, rate_limit, retention and handler_timeout, and an empty fair_by ends the turns of keys. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open for more than three seconds.'

@@ -186,6 +186,18 @@ def test_no_more_are_leased_at_once_than_the_queue_allows_however_many_ask(conne
     assert len(run(conn, verbs.lease("orders", max_messages=10))) == 2
 
 
+def test_a_rate_that_is_set_while_maintenance_makes_a_mark_says_what_is_in_use(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 1, priority=9))
+    maintenance = connect(autocommit=False)
+    run(maintenance, verbs.maintain())
+    with pytest.raises(InUse, match="queue 'orders' is in use"):
+        run(conn, verbs.alter_queue("orders", rate_limit=5))
+    maintenance.commit()
+    run(conn, verbs.alter_queue("orders", rate_limit=5))
+
+
 def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_leased=1), [1, 2]))
     run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
