@@ -72,11 +72,12 @@ def change(conn: Connection, partition: str, statement: str, *parameters: Any) -
 
 
 def rows_in_archive(conn: Connection, partition: str) -> list[tuple[Any, ...]]:
-    columns = """
-        id, created_at, archived_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
-        handled_by, details, reference, resolution, resolved_at, resolved_by, requeued_as, dismissed_for,
-        headers::text, message::text, topic, group_key, fingerprint, output::text, failure::text, xid,
-        (archived_at AT TIME ZONE 'UTC')::date"""
+    (columns,) = conn.execute(
+        "SELECT string_agg(attname || CASE WHEN atttypid = 'jsonb'::regtype THEN '::text' ELSE '' END, ', '"
+        " ORDER BY attnum) FROM pg_attribute"
+        " WHERE attrelid = 'messages.message_archive'::regclass AND attnum > 0 AND NOT attisdropped"
+    ).fetchone() or ("",)
+    columns += ", (archived_at AT TIME ZONE 'UTC')::date"
     query = " ".join(["SELECT", columns, "FROM", f"messages.{partition}", "ORDER BY id"])
     return conn.execute(query.encode()).fetchall()
 

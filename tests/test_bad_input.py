@@ -49,7 +49,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.errors import translate
-from airflow_provider_pgqueue.core.message import BatchOptions, Options
+from airflow_provider_pgqueue.core.message import PLURALS, BatchOptions, Options
 from airflow_provider_pgqueue.decorators.pgqueue import PgQueueDecoratedOperator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
@@ -417,9 +417,6 @@ def test_every_function_checks_an_interval_by_the_time_it_leads_to(market: Conne
     assert tried > 150
 
 
-MANY = {"reference": "references", "topic": "topics", "group_key": "group_keys", "dedup_key": "dedup_keys"}
-
-
 def fitting(annotation: str, chance: random.Random) -> Any:
     """Return a value of the kind that an annotation names, as bad as it may be."""
     if "None" in annotation and chance.random() < 0.3:
@@ -471,8 +468,8 @@ def test_any_object_is_published_or_gets_an_error_of_ours(market: Connection) ->
         yield partial(verbs.publish_batch, "orders", value)
         for name in verbs.Options.__annotations__:
             yield partial(verbs.publish, "orders", 1, **{name: value})
-            yield partial(verbs.publish_batch, "orders", [1], **{MANY.get(name, name): value})
-            yield partial(verbs.publish_batch, "orders", [1], **{MANY.get(name, name): [value]})
+            yield partial(verbs.publish_batch, "orders", [1], **{PLURALS.get(name, name): value})
+            yield partial(verbs.publish_batch, "orders", [1], **{PLURALS.get(name, name): [value]})
 
     other = market.execute(OTHER.encode()).fetchall()
     for value in ANYTHING:

@@ -36,6 +36,7 @@ from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.web import Person, make_app
 from tests.archive import make_partition
 from tests.waiting import until
+from tools import ROOT
 from tools.screenshots.served import served
 
 Connection = psycopg.Connection[Any]
@@ -183,6 +184,8 @@ def test_what_a_publisher_gives_reaches_every_place_of_the_life_of_a_message(
     (message,) = run(conn, verbs.dispatched_messages("pack", dispatch.run_id))
     assert lost(message) == {}
     run(conn, verbs.end_dispatch("pack", dispatch.run_id, "success"))
+    (message,) = run(conn, verbs.dispatched_messages("pack", dispatch.run_id))
+    assert lost(message) == {}
 
     # It is exported.
     make_partition(conn, 60)
@@ -218,6 +221,19 @@ def in_place_of_another(conn: Connection) -> None:
     assert run(conn, verbs.publish("orders", 2, **KEPT, dedup_key="k", on_conflict="replace")) == first
 
 
+def in_place_of_another_of_its_batch(conn: Connection) -> None:
+    options: Any = {
+        PLURALS.get(name, name): [None, value] if name in PLURALS else value for name, value in KEPT.items()
+    }
+    group_keys = [KEPT["group_key"]] * 2  # the first body of a key has the place in the group
+    run(
+        conn,
+        verbs.publish_batch(
+            "orders", [1, 2], **options | {"group_keys": group_keys}, dedup_keys=["k", "k"], on_conflict="replace"
+        ),
+    )
+
+
 def insert(conn: Connection, table: str, **more: Any) -> None:
     row = {name: Jsonb(value) if isinstance(value, dict) else value for name, value in {**KEPT, **more}.items()}
     columns, values = sql.SQL(", ").join(map(sql.Identifier, row)), sql.SQL(", ").join(map(sql.Literal, row.values()))
@@ -236,7 +252,16 @@ def from_a_stage(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    "publish", [in_a_batch, with_a_key_in_sql, to_a_topic, in_place_of_another, in_plain_sql, from_a_stage]
+    "publish",
+    [
+        in_a_batch,
+        with_a_key_in_sql,
+        to_a_topic,
+        in_place_of_another,
+        in_place_of_another_of_its_batch,
+        in_plain_sql,
+        from_a_stage,
+    ],
 )
 def test_it_is_kept_however_a_message_is_published(conn: Connection, publish: Callable[[Connection], None]) -> None:
     run(conn, verbs.create_queue("orders"))
@@ -245,7 +270,13 @@ def test_it_is_kept_however_a_message_is_published(conn: Connection, publish: Ca
     assert lost(found) == {}
 
 
-@pytest.mark.parametrize("end", ["expired", "lock_expired", "cancelled", "success"])
+def in_readme(step: str) -> str:
+    """Return a statement for workers that know plain SQL only."""
+    (found,) = re.findall(rf"<!-- raw: {step} -->\n```sql\n(.*?);\n```", (ROOT / "sql" / "README.md").read_text(), re.S)
+    return str(found)
+
+
+@pytest.mark.parametrize("end", ["expired", "lock_expired", "cancelled", "success", "failed"])
 def test_it_is_in_the_archive_however_a_message_ends(conn: Connection, end: str) -> None:
     """The test above has what a consumer, a DAG run and a requeue do."""
     conn.row_factory = psycopg.rows.dict_row
@@ -256,6 +287,14 @@ def test_it_is_in_the_archive_however_a_message_ends(conn: Connection, end: str)
         run(conn, verbs.cancel("orders", [id_]))
     elif end == "success":
         run(conn, verbs.consume("orders"))
+    elif end == "failed":
+        worker = psycopg.RawCursor(conn)
+
+        def locked() -> Any:
+            run(conn, verbs.scan(["orders"]))  # lets it into its group
+            return worker.execute(in_readme("lock").encode(), [id_]).fetchone()
+
+        worker.execute(in_readme("finish").encode(), [id_, until(locked)["fence"], end, "no"])
     elif end == "lock_expired":
         run(conn, verbs.lease("orders", lease_for=moment))
 

@@ -170,7 +170,7 @@ DECLARE
     moved   integer := 0;
     made    integer := 0;
     renamed bigint := 0;
-    lost    text[];
+    lost    bigint;
     counter record;
 BEGIN
     PERFORM messages.lock_row('messages.maintenance_run');
@@ -197,18 +197,15 @@ BEGIN
     PERFORM messages.repair_lanes(q.queue_name) FROM messages.queue q;
     PERFORM messages.open_lane(u.queue_name, u.priority) FROM messages.used_lanes() u;
     PERFORM messages.repair_lanes(q.queue_name) FROM messages.queue q;
-    made := messages.repair_timers();
-    PERFORM setval('messages.notifications_paused_until', 1);
     -- A dump without the archive has the list of dead messages, but no body that could be requeued.
-    WITH gone AS (
-        DELETE FROM messages.dead_message d
-         WHERE NOT EXISTS (SELECT FROM messages.archive_rows a WHERE a.id = d.id AND a.archived_at = d.archived_at)
-        RETURNING d.queue_name)
-    SELECT array_agg(g.queue_name) INTO lost FROM gone g;
-    IF lost IS NOT NULL THEN
-        RAISE WARNING 'dead messages that this copy has no archived row of, and that are no longer open: %', cardinality(lost);
-        PERFORM messages.fill_groups(q.queue_name) FROM messages.queue q WHERE q.queue_name = ANY (lost);
+    DELETE FROM messages.dead_message d
+     WHERE NOT EXISTS (SELECT FROM messages.archive_rows a WHERE a.id = d.id AND a.archived_at = d.archived_at);
+    GET DIAGNOSTICS lost = ROW_COUNT;
+    IF lost > 0 THEN
+        RAISE WARNING 'dead messages that this copy has no archived row of, and that are no longer open: %', lost;
     END IF;
+    made := messages.repair_timers();                          -- also that of a group which a dead message blocked
+    PERFORM setval('messages.notifications_paused_until', 1);
     -- The places in the log are transactions of the server that the archive comes from. If they lie in the future of this
     -- server, behind every transaction that has begun, no reader would get them for years: move them into its past, in the same order.
     SELECT max(a.xid) INTO newest FROM messages.archive_rows a;
@@ -219,7 +216,7 @@ BEGIN
     PERFORM messages.begin_history();
     PERFORM messages.make_archive_partitions();
     UPDATE messages.maintenance_run u SET server = c.system_identifier FROM pg_control_system() c;
-    RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed, 'dead_lost', coalesce(cardinality(lost), 0));
+    RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed, 'dead_lost', lost);
 END $$;
 COMMENT ON FUNCTION messages.adopt_copy IS
     'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server, and takes dead messages without an archived row off their list. Nobody may use the queue meanwhile. Safe to repeat; an installation calls it if the server is not that of the last installation. PQ016: maintenance runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.'

@@ -55,6 +55,7 @@ from tests.airflow_layer.airflow_versions import (
     DagSerialization,
     TaskDeferred,
 )
+from tests.test_travel import KEPT, lost
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -112,6 +113,14 @@ def test_a_dry_run_of_the_setup_says_what_it_would_do_and_changes_nothing_and_th
         again = run(PgQueueSetupOperator(**arguments | {"queues": ["orders", "bills"]}, dry_run=True))
         assert (again["queues_created"], again["migrations_applied"]) == (["bills"], [])
         assert conn.execute("SELECT queue_name FROM messages.queue WHERE queue_name = 'bills'").fetchone() is None
+
+
+def test_each_option_that_a_message_keeps_is_an_argument(
+    conn: Connection, conn_id: str, queue: Queue, run: Run
+) -> None:
+    run(PgQueuePublishOperator(task_id="publish", queue_name=queue("orders"), message=1, origin=False, **KEPT))
+    ((row,),) = conn.execute("SELECT to_jsonb(m) FROM messages.message m").fetchall()
+    assert lost(row) == {}
 
 
 def test_maintenance_archives_what_expired(conn_id: str, queue: Queue, run: Run) -> None:

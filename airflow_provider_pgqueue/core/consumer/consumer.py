@@ -56,8 +56,10 @@ class Consumer:
     only after the back-off, behind the others.
 
     A handler may use the connection of the consumer. A transaction that it leaves open there is rolled back, also after
-    an exception; if the handler returned, its message fails with TransactionLeftOpen, as if that had been raised. Its
-    transactions should be shorter than the lease: a rollback undoes the renewals that came meanwhile.
+    an exception; if the handler returned, its message fails with TransactionLeftOpen, as if that had been raised. What
+    a rollback cannot end, such as a stream, ends the connection and `drain`, with ConnectionFailed. Its transactions
+    and statements should be shorter than the lease: a rollback undoes the renewals that came meanwhile, and a statement
+    holds them up.
 
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy.

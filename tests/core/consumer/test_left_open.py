@@ -19,6 +19,8 @@ Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 MANY = "SELECT generate_series(1, 100000)"
 
+pytestmark = pytest.mark.timeout(60)
+
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
