@@ -202,7 +202,8 @@ def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Outcomes:
 def _strangers(keys: Sequence[Any]) -> str:
     """Describe keys that are not ids of the messages, without their values, which may come from a body."""
     if all(type(key) is int and 0 < key < 2**63 for key in keys):
-        return f"for messages that it did not get: {', '.join(map(str, keys[:5]))}{', …' if len(keys) > 5 else ''}"
+        some = f"{', '.join(map(str, keys[:5]))}{', …' if len(keys) > 5 else ''}"
+        return f"for messages that it did not get: {some}. Return outcomes for the ids of its messages."
     kinds = sorted({type(key).__name__ for key in keys if type(key) is not int}) or ["int"]
     return f"under keys of type {', '.join(kinds[:3])}, which are no ids. Return outcomes by message id."
 

@@ -173,7 +173,7 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     PERFORM messages.raise_in_use('a dead message of this lease');
 END $$;
 COMMENT ON FUNCTION messages.requeue IS
-    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or resolved_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
+    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. Only a new body is measured against max_body_bytes. An id that is missing was lost. PQ004: bad delay or resolved_by; PQ016: another transaction has a dead message of this lease for more than three seconds.'
     ' [for: consumer]';
 
 CREATE OR REPLACE FUNCTION messages.dismiss(lock_token uuid, ids bigint[], reason text, resolved_by text DEFAULT NULL)

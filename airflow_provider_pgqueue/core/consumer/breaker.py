@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from airflow_provider_pgqueue.core.consumer.failures import FailureLog, failure_name, failure_of
@@ -42,11 +43,10 @@ class Breaker:
         self.handled += 1
         # Compared by identity first, because most outcomes are plain.
         failure = None if outcome is PLAIN else failure_of(outcome)
+        self.failed += outcome is not PLAIN and _is_failure(outcome)
         if failure is None:
-            self.failed += isinstance(outcome, Failed)
             self._in_a_row = 0
             return
-        self.failed += 1
         name = failure_name(failure)
         self._log.add(id_, name)
         if attempts == 1 and not (isinstance(outcome, Retry) and not outcome.count_attempt):
@@ -57,10 +57,10 @@ class Breaker:
         """Note that messages succeeded, in one cheap call for all of them."""
         self._in_a_row = 0
 
-    def record_settled(self, *, unstored: int, stored: bool) -> None:
+    def record_settled(self, *, unstored: Collection[Outcome], stored: bool) -> None:
         """Count outcomes that could not be stored, from 0 on if others could be; HandlerBroken if they are too many."""
-        self.failed += unstored
-        self._unstored_in_a_row = unstored if stored else self._unstored_in_a_row + unstored
+        self.failed += sum(not _is_failure(outcome) for outcome in unstored)
+        self._unstored_in_a_row = len(unstored) if stored else self._unstored_in_a_row + len(unstored)
         self._check(self._unstored_in_a_row, "outcomes that cannot be stored")
 
     def record_hanging(self, id_: int, why: TimeIsUp) -> None:
@@ -89,3 +89,7 @@ class Breaker:
                 "the messages are wrong, start it again as it is: none stops it twice. give_up_after says after how "
                 "many it stops; 0 never stops.",
             )
+
+
+def _is_failure(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) or failure_of(outcome) is not None

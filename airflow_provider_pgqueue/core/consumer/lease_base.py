@@ -132,15 +132,15 @@ class LeaseBase:
         """Return whether the last settlement was at least a second ago."""
         return time.monotonic() >= self._settled_at + _SETTLE_EVERY
 
-    def settle_handled(self) -> int:
-        """Settle the gathered outcomes and count them; return how many could not be stored.
+    def settle_handled(self) -> list[Outcome]:
+        """Settle the gathered outcomes and count them; return those that could not be stored.
 
         `stored` is True from then on if any of them was stored that is not a retry. Those that were lost are logged:
         another consumer has them now, or another session ended them, which must not end the loop.
         """
         self._settled_at = time.monotonic()
         if not self.handled:
-            return 0
+            return []
         with self._calling:
             held = {id_: outcome for id_, outcome in self.handled.items() if id_ in self._held}
             self._settle(self._conn, held)
@@ -213,8 +213,8 @@ class LeaseBase:
         """Return which attempt of a message this is, as far as the holder knows it."""
         return self._attempts.get(id_, 1)
 
-    def _count_handled(self) -> int:
-        """Count the gathered outcomes, which are settled by now, and return how many could not be stored."""
+    def _count_handled(self) -> list[Outcome]:
+        """Count the gathered outcomes, which are settled by now, and return those that could not be stored."""
         # Cleared only now, so that an error leaves them for another try.
         handled, self.handled = self.handled, {}
         self._count(handled)
@@ -222,7 +222,7 @@ class LeaseBase:
         self.stored = self.stored or any(
             id_ not in unstored and not isinstance(outcome, Retry) for id_, outcome in handled.items()
         )
-        return len(unstored)
+        return [handled[id_] for id_ in unstored]
 
     def _count(self, outcomes: Mapping[int, Outcome]) -> None:
         none_lost = not self.lost

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import (
     Consumer,
+    Failed,
     HandlerBroken,
     InvalidArgument,
     Message,
@@ -21,6 +22,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.consumer.breaker import Breaker
+from airflow_provider_pgqueue.core.consumer.loop import Loop
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -191,6 +193,17 @@ def test_failures_between_outcomes_that_cannot_be_stored_change_nothing(conn: Co
 
     with pytest.raises(HandlerBroken, match="cannot be stored"):
         Consumer(queue_name="orders", handle=handle, batch_size=10, give_up_after=20).drain(conn)
+
+
+def test_each_message_counts_once_as_failed(conn: Connection, queue: Queue) -> None:
+    """A task of which all messages failed fails: `failed` equals `handled` only then."""
+    outcomes = [None, Failed("no"), Failed("no", output=float("nan")), Success(output=float("nan")), Retry()]
+    run(conn, verbs.publish_batch(queue("orders"), list(range(len(outcomes)))))
+    consumer = Consumer(queue_name="orders", handle=lambda message: outcomes[message.body])
+    breaker = Breaker("orders", None)
+    with Loop(consumer, conn, breaker=breaker) as loop:
+        loop.drain()
+    assert (breaker.handled, breaker.failed) == (5, 3)
 
 
 def test_it_can_be_switched_off_and_set(conn: Connection, queue: Queue) -> None:
