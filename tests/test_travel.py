@@ -35,19 +35,13 @@ from airflow_provider_pgqueue.core.statement import Statement, one
 from airflow_provider_pgqueue.export import export_archive, export_files
 from airflow_provider_pgqueue.web import Person, make_app
 from tests.archive import make_partition
+from tests.options import KEPT, lost
 from tests.waiting import until
 from tools import ROOT
 from tools.screenshots.served import served
 
 Connection = psycopg.Connection[Any]
 
-KEPT: dict[str, Any] = {
-    "priority": 7,
-    "headers": {"fair_key": "acme", "trace": "t-1"},
-    "reference": "cart 7",
-    "topic": "shop.eu",
-    "group_key": "customer-7",
-}
 UNTIL_IT_ENDS: dict[str, Any] = {
     "delay": timedelta(milliseconds=1),
     "expires_in": timedelta(days=3),
@@ -106,13 +100,6 @@ def test_an_option_that_is_given_alone_is_kept(conn: Connection) -> None:
         run(conn, verbs.publish("orders", name, **{name: value}))
     found = [row for (row,) in conn.execute("SELECT to_jsonb(m) FROM messages.message m")]
     assert {row["message"]: row[row["message"]] for row in found} == KEPT
-
-
-def lost(found: Any) -> dict[str, Any]:
-    """Return what differs from what was published, in a row, an object of JSON or a message."""
-    values = found if isinstance(found, dict) else {name: getattr(found, name, None) for name in TRAVELS}
-    values = {name: json.loads(v) if name == "headers" and isinstance(v, str) else v for name, v in values.items()}
-    return {name: values.get(name) for name in TRAVELS if values.get(name) != KEPT[name]}
 
 
 def page(dsn: str, id_: int) -> str:

@@ -55,7 +55,7 @@ from tests.airflow_layer.airflow_versions import (
     DagSerialization,
     TaskDeferred,
 )
-from tests.test_travel import KEPT, lost
+from tests.options import KEPT, lost
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
