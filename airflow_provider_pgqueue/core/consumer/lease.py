@@ -222,7 +222,7 @@ class Lease(LeaseBase, Sequence[Message]):
             return
         self.cut_off = "a call hangs in it"
         with suppress(psycopg.Error):  # what the server is doing for the call
-            conn.cancel_safe(timeout=1)
+            conn.cancel_safe(timeout=5)
         conn.close()
 
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
