@@ -232,8 +232,15 @@ def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -
         os.kill(os.getpid(), signal.SIGTERM)
 
     def serve_and_report(told: _Told) -> None:
+        owner = os.getpid()
+
+        def ignore(number: int, frame: object) -> None:
+            if os.getpid() != owner:  # a process that a handler forked
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
         for wanted in STOPS:
-            signal.signal(wanted, lambda *_: None)
+            signal.signal(wanted, ignore)
         threading.Thread(target=stop_without_parent, name="pgqueue-parent", daemon=True).start()
         try:
             told.put(serve())

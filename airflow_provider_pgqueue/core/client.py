@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -55,9 +58,6 @@ def fetch(
     driver. After another exception the statement is canceled, and `late`
     gets its results, in case it had finished already.
     """
-    if conn.closed:
-        # The driver would first wait for its lock, which a stream that was left open never releases.
-        raise fix(conn, psycopg.OperationalError("the connection is closed"))
     wait = begin_wait(conn)
     try:
         cursor = cursor or conn.cursor(row_factory=rows)
@@ -89,7 +89,7 @@ def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
         return []
     results: list[PGresult] = []
     if not is_free(conn):
-        conn.close()  # a stream or COPY was left open
+        cut(conn)
         return []
     # A thread that waits for the lock may find that the other statement has ended: then there is nothing to cancel.
     with conn.lock:
@@ -115,6 +115,20 @@ def is_free(conn: psycopg.Connection[Any]) -> bool:
     if free := conn.lock.acquire(timeout=TUNING.longest_call):
         conn.lock.release()
     return free
+
+
+def cut(conn: psycopg.Connection[Any]) -> None:
+    """Close a connection that another call has: who uses it from now on gets an error, and does not wait."""
+    # A thread within the driver has to leave it first, or it would read the memory of a connection that is gone.
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(conn.fileno())) as found:
+        found.shutdown(socket.SHUT_RDWR)
+    lock = conn.lock
+    if lock.acquire(timeout=1):
+        conn.close()
+        lock.release()
+    else:
+        conn.close()
+        conn.lock = threading.Lock()  # a stream that nobody reads on keeps the other for good
 
 
 def _is_running(conn: psycopg.Connection[Any]) -> bool:

@@ -174,7 +174,8 @@ def _fixed(outcome: Outcome) -> Outcome:
             changes["output"] = JsonText(to_json(outcome.output))
         if isinstance(outcome, Failed | Retry) and outcome.failure is not None:
             changes["failure"] = dict(outcome.failure.items())
-    return replace(outcome, **changes) if changes else outcome
+        return replace(outcome, **changes) if changes else outcome
+    return outcome
 
 
 def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Outcomes:
@@ -286,6 +287,12 @@ def class_of(error: BaseException) -> str:
         return storable(name[:200])
     except Exception:  # a metaclass may compute the names
         return "Exception"
+
+
+def loggable(name: str) -> str:
+    """Return the name of a class of errors as it may be logged: a class that is made at run time may have any name."""
+    name = name.replace("<locals>.", "")
+    return name if len(name) <= 100 and name.replace(".", "_").isidentifier() else "one error"
 
 
 def storable(text: str) -> str:

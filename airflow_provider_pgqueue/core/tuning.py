@@ -20,7 +20,7 @@ class Tuning:
     """Dead messages per transaction, which takes about a second: a command that is told to stop ends after it."""
     last_moment: float = 3.5
     """How long a task that is stopped may finish its message before that is released, too: Airflow kills it after 5."""
-    longest_call: float = 5.0
+    longest_call: float = 3.0
     """How long a consumer waits for a call of its handler that has the connection, before it closes the connection."""
     silent_after: float = 5.0
     """How long a statement runs before its session is checked, and how long an abandoned session must be idle."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry, loggable
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +51,6 @@ def failure_name(failure: Mapping[str, Any]) -> str:
     places = _PLACE.findall(_text(failure, "traceback"))
     where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
     return name + where
-
-
-def loggable(name: str) -> str:
-    """Return the name of a class of errors as it may be logged: a class that is made at run time may have any name."""
-    name = name.replace("<locals>.", "")
-    return name if len(name) <= 100 and name.replace(".", "_").isidentifier() else "one error"
 
 
 def _text(failure: Mapping[str, Any], name: str) -> str:

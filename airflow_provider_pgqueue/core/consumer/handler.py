@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.core.consumer.breaker import Breaker
 from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.consumer.portion import tenths
 from airflow_provider_pgqueue.core.consumer.time_limit import Caller, TimeIsUp
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidOutcome, TransactionLeftOpen
+from airflow_provider_pgqueue.core.errors import InvalidOutcome, TransactionLeftOpen
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -75,9 +75,9 @@ class Handler:
             if stop():
                 lease.in_hand = set()
                 return False
-            if lease.cut_off:
+            if closed := lease.closed_error():
                 lease.in_hand = set()
-                raise _closed(lease.cut_off)
+                raise closed
             if lease.lost and lease.in_hand <= lease.lost:
                 continue
             try:
@@ -98,8 +98,8 @@ class Handler:
 
     def settle(self, lease: Lease) -> None:
         """Settle the outcomes that are gathered in a lease."""
-        if lease.cut_off:
-            raise _closed(lease.cut_off)
+        if closed := lease.closed_error():
+            raise closed
         unstored = lease.settle_handled()
         self._breaker.record_settled(unstored=unstored, stored=lease.stored)
 
@@ -184,12 +184,6 @@ class Handler:
             lease.gather(id_, outcome)
         for id_ in ids:
             self._breaker.record(id_, outcome, attempts=lease.attempt(id_))
-
-
-def _closed(why: str) -> ConnectionFailed:
-    return ConnectionFailed(
-        f"the connection of the consumer was closed, because {why}", "Let the handler end what it begins."
-    )
 
 
 def _checked(lease: Lease, message: Message, returned: Outcome) -> Outcome:

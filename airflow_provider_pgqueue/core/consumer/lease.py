@@ -16,14 +16,15 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import end_statement, is_free, run
-from airflow_provider_pgqueue.core.consumer.lease_base import OPEN, LeaseBase, log_lost
+from airflow_provider_pgqueue.core.client import cut, end_statement, is_free, run
+from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase, log_lost
 from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.duration import Duration
-from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, LeaseLost, PgQueueError, TransactionLeftOpen
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, checked
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.tuning import TUNING
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class Lease(LeaseBase, Sequence[Message]):
     """The messages of one `lease` call, in the order in which to handle them.
 
     Used in a `with` block, it renews the lease in a thread until the block ends. If the block succeeds, messages that
-    were not settled are archived as success; if it raises, they are released and the attempt counts. A process that
-    dies loses nothing: its leases expire.
+    were not settled are archived as success; if it raises, they are released and the attempt counts, and so they are,
+    with TransactionLeftOpen, if it leaves a transaction open. A process that dies loses nothing: its leases expire.
 
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unstored` has the ids whose
     outcome could not be stored, so that they were archived as failed. The holder may record in `in_hand` the ids that
@@ -115,6 +116,10 @@ class Lease(LeaseBase, Sequence[Message]):
     ) -> None:
         if self._renewal is not None:
             self._renewal.close()
+        if self.end_transaction() and error is None:
+            left_open = self.closed_error() or TransactionLeftOpen()
+            self.release_after(left_open)
+            raise left_open
         if error is None:
             self.archive()
         else:
@@ -192,12 +197,19 @@ class Lease(LeaseBase, Sequence[Message]):
         idle = pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _NO_PIPELINE and conn.autocommit
         if (idle and not self.in_doubt) or not self._may_roll_back:
             return False
-        # Wait for a renewal, which behind a pooler has a transaction of its own.
-        with self._calling:
-            was_closed = conn.closed
+        was_closed = conn.closed
+        # Wait for a renewal, which behind a pooler has a transaction of its own. It waits itself if the handler began a
+        # stream after the renewal had found the connection free.
+        if not self._calling.acquire(timeout=2 * TUNING.longest_call):
+            waited_for = conn.lock
+            cut(conn)
+            with suppress(RuntimeError):
+                waited_for.release()
+            self._calling.acquire()
+        try:
             end_statement(conn)
             if conn.closed and not was_closed:
-                self.cut_off = "its handler left a stream or a COPY open on it"
+                self.cut_off = "its handler left a statement, a stream or a COPY running on it"
             left_open = not was_closed and (conn.closed or not _is_idle(conn))
             if left_open and not conn.closed:
                 # If the connection is broken, its next use finds out.
@@ -207,23 +219,32 @@ class Lease(LeaseBase, Sequence[Message]):
                 if not (conn.closed or _is_idle(conn)):
                     self.cut_off = "its handler left a transaction() or a pipeline() open on it"
                     conn.close()
+        finally:
+            self._calling.release()
         if self.in_doubt:
             # The rollback may have undone renewals: find out before anything is settled or begun.
             self.renew()
         return left_open
 
     def cut_off_call(self) -> None:
-        """Close the connection if a call that hangs has a transaction or a statement open on it.
+        """Cancel the statement of a call that hangs, and close the connection if the call has more open on it.
 
-        After a rollback the call would commit the second half of its work.
+        After the rollback of a transaction the call would commit the second half of its work.
         """
         conn = self._conn
-        if not self._may_roll_back or (is_free(conn) and conn.pgconn.transaction_status not in OPEN):
+        if not self._may_roll_back:
             return
-        self.cut_off = "a call hangs in it"
-        with suppress(psycopg.Error):  # what the server is doing for the call
-            conn.cancel_safe(timeout=5)
-        conn.close()
+        if not is_free(conn):
+            with suppress(psycopg.Error):  # what the server is doing for the call
+                conn.cancel_safe(timeout=5)
+        if not (is_free(conn) and _is_idle(conn)):
+            self.cut_off = "a call hangs in it"
+            cut(conn)
+
+    def closed_error(self) -> ConnectionFailed | None:
+        """Return the error that says why the connection was closed, if it was `cut_off`."""
+        why = self.cut_off and f"the connection of the consumer was closed, because {self.cut_off}"
+        return ConnectionFailed(why, "Let the handler end what it begins.") if why else None
 
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
         """Give each message its outcome, where None is success.

@@ -18,7 +18,6 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import is_free, run
-from airflow_provider_pgqueue.core.consumer.failures import loggable
 from airflow_provider_pgqueue.core.duration import Duration, as_timedelta
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
@@ -39,6 +38,7 @@ from airflow_provider_pgqueue.core.outcome import (
     describe,
     end_of,
     is_plain,
+    loggable,
     text_of,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -97,8 +97,8 @@ class LeaseBase:
         """The ids of the messages that are neither settled nor known to be lost."""
         return frozenset(self._held)
 
-    def renew(self) -> None:
-        """Extend the lease of what is still held; if that fails or messages were lost, only log a warning."""
+    def renew(self) -> bool:
+        """Extend the lease of what is still held, and log what was lost; return False, with a warning, if it failed."""
         try:
             self.extend()
         except LeaseLost as error:
@@ -106,6 +106,8 @@ class LeaseBase:
             log.warning("%s; another consumer may have them now", error.problem)
         except (PgQueueError, psycopg.Error) as error:
             log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
+            return False
+        return True
 
     def extend(self, lease_for: Duration | None = None) -> None:
         """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""

@@ -12,9 +12,8 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer.failures import loggable
 from airflow_provider_pgqueue.core.errors import LeaseLost
-from airflow_provider_pgqueue.core.outcome import class_name
+from airflow_provider_pgqueue.core.outcome import class_name, loggable
 from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import Final
 
 from airflow_provider_pgqueue.core.consumer.lease_base import LeaseBase
+
+_AFTER_FAILURE: Final = 1.0  # seconds until the next try
 
 
 class Renewal:
@@ -47,10 +50,10 @@ class Renewal:
             self._thread.join()
 
     def _run(self) -> None:
+        renewed = True
         while not self._closed:
-            if self._woken.wait(self._interval):
+            if self._woken.wait(self._interval if renewed else min(self._interval, _AFTER_FAILURE)):
                 self._woken.clear()
                 continue
             with self._renewing:
-                if self._lease is not None:
-                    self._lease.renew()
+                renewed = self._lease is None or self._lease.renew()

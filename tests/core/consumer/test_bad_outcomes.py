@@ -393,6 +393,21 @@ def test_an_output_is_that_of_the_time_at_which_the_handler_returned(conn: Conne
     assert kept == [({"packed": 1}, None), ({"packed": 11}, None), ({"packed": 111}, {"message": "100"})]
 
 
+class Priced(Success):
+    """An outcome of the application, which is made in another way."""
+
+    def __init__(self, price: int) -> None:
+        super().__init__(output={"price": price})
+
+
+def test_an_outcome_may_be_of_a_class_of_the_application(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
+    handle = lambda message: Priced(message.body)  # noqa: E731
+    assert Consumer(queue_name="orders", handle=handle).drain(conn) == {"success": 2}
+    kept = conn.execute("SELECT output FROM messages.message_archive ORDER BY id").fetchall()
+    assert kept == [({"price": 1},), ({"price": 2},)]
+
+
 def groups_in_each_other() -> BaseException:
     error: Exception = ValueError("bad")
     for _ in range(2000):

@@ -10,9 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgqueue.core import ConnectionFailed, Consumer, Message, Worker, run, verbs
+from airflow_provider_pgqueue.core import ConnectionFailed, Consumer, Lease, Message, Worker, run, verbs
+from airflow_provider_pgqueue.core.errors import TransactionLeftOpen
 from airflow_provider_pgqueue.core.tuning import TUNING
+from tests.waiting import until, until_past
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -69,14 +72,12 @@ def test_it_stops_with_the_reason_and_reports_no_success_that_is_not_stored(
         if message.body == 1:
             leaves(own, kept)
 
-    with pytest.raises(
-        ConnectionFailed, match=r"closed, because its handler left a .* open on it\. Let the handler end"
-    ):
+    with pytest.raises(ConnectionFailed, match=r"closed, because its handler left a .* on it\. Let the handler end"):
         Consumer(queue_name="orders", handle=handle, handler_timeout=limit).drain(own)
     assert own.closed
     # What the handler finished before is in doubt, like after any connection that breaks: it comes again.
     assert run(conn, verbs.status("orders"))[0].leased == 3
-    with suppress(psycopg.Error, RuntimeError):
+    with suppress(psycopg.Error):
         kept.close()
 
 
@@ -101,18 +102,106 @@ def test_a_worker_goes_on_over_another_connection_and_counts_the_attempt(
     assert found[2][:2] == (2, "success")
 
 
-def test_a_call_that_hangs_in_a_statement_ends_with_its_time(conn: Connection, connect: Connect, queue: Queue) -> None:
+def test_a_call_that_hangs_in_a_statement_ends_with_its_time_and_its_neighbours_succeed(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    own, ended = connect(), threading.Event()
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1, 2]))
+
+    def handle(message: Message) -> None:
+        if message.body == 1:
+            try:
+                own.execute("SELECT pg_sleep(60)")
+            finally:
+                ended.set()
+
+    consumer = Consumer(queue_name="orders", handle=handle, handler_timeout=0.3)
+    assert consumer.drain(own) == {"success": 2, "timed_out": 1}
+    assert ended.wait(20)
+
+
+def test_a_call_that_hangs_in_a_pipeline_costs_its_neighbours_nothing(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
     own, ended = connect(), threading.Event()
     run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
 
     def handle(message: Message) -> None:
+        if message.body == 0:
+            with own.pipeline():
+                ended.wait(60)
+
+    with pytest.raises(ConnectionFailed, match="because a call hangs in it"):
+        Consumer(queue_name="orders", handle=handle, handler_timeout=0.3).drain(own)
+    assert conn.execute("SELECT attempts, last_error FROM messages.message ORDER BY id").fetchall()[1] == (1, None)
+    ended.set()
+
+
+def test_a_thread_that_still_uses_the_connection_gets_an_error_and_frees_no_memory_under_others(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    own, errors = connect(), list[Exception]()
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+
+    def sleep() -> None:
         try:
             own.execute("SELECT pg_sleep(60)")
-        finally:
-            ended.set()
+        except psycopg.Error as error:
+            errors.append(error)
 
-    consumer = Consumer(queue_name="orders", handle=handle, handler_timeout=0.3)
-    with pytest.raises(ConnectionFailed, match="because a call hangs in it"):
-        consumer.drain(own)
-    assert ended.wait(20)
-    assert own.closed
+    threads = [threading.Thread(target=sleep)]
+
+    def handle(message: Message) -> None:
+        threads[0].start()
+        until(lambda: own.pgconn.transaction_status == TransactionStatus.ACTIVE)
+
+    with pytest.raises(ConnectionFailed, match="left a statement, a stream or a COPY running on it"):
+        Consumer(queue_name="orders", handle=handle).drain(own)
+    others = [connect() for _ in range(4)]  # which get the memory and the file of the old one
+    threads[0].join(20)
+    assert [type(error) for error in errors] == [psycopg.OperationalError]
+    assert [other.execute("SELECT 1").fetchone() for other in others] == [(1,)] * 4
+
+
+def test_a_lease_is_renewed_soon_after_a_statement_that_was_shorter(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    """It lasts longer than a third of the lease, so that it is in the way of two renewals."""
+    own = connect()
+    run(conn, verbs.publish(queue("orders"), 1))
+
+    def handle(message: Message) -> None:
+        until_past(conn, message.created_at + timedelta(seconds=1))
+        own.execute("SELECT pg_sleep(2.5)")
+        until_past(conn, message.created_at + timedelta(seconds=5))
+        assert run(conn, verbs.lease("orders")) == []
+
+    assert Consumer(queue_name="orders", handle=handle, lease_for=4.5).drain(own) == {"success": 1}
+
+
+def test_a_lease_of_its_own_ends_where_a_stream_is_left_open(conn: Connection, connect: Connect, queue: Queue) -> None:
+    own = connect()
+    run(conn, verbs.publish(queue("orders"), 1))
+    lease, kept = Lease(own, run(own, verbs.lease("orders"))), ExitStack()
+    lease.__enter__()
+    leaves_a_stream(own, kept)
+    with pytest.raises(ConnectionFailed):
+        lease.__exit__(None, None, None)
+    kept.close()
+
+
+@pytest.mark.parametrize("leaves", [leaves_a_transaction, leaves_a_pipeline, "BEGIN"])
+def test_a_lease_of_its_own_reports_no_success_of_a_transaction_that_is_left_open(
+    conn: Connection, connect: Connect, queue: Queue, leaves: Any
+) -> None:
+    own = connect()
+    run(conn, verbs.publish(queue("orders"), 1))
+    lease, kept = Lease(own, run(own, verbs.lease("orders"))), ExitStack()
+    lease.__enter__()
+    own.execute("BEGIN") if leaves == "BEGIN" else leaves(own, kept)
+    with pytest.raises(TransactionLeftOpen if leaves == "BEGIN" else ConnectionFailed):
+        lease.__exit__(None, None, None)
+    waiting = conn.execute("SELECT lock_expires_at IS NULL, attempts FROM messages.message").fetchall()
+    assert waiting == [(leaves == "BEGIN", 1)]
+    with suppress(psycopg.Error):
+        kept.close()
