@@ -11,9 +11,18 @@ from typing import Any, Final
 from airflow_provider_pgqueue.core.argument import a_type
 from airflow_provider_pgqueue.core.errors import InvalidMessage, InvalidOutcome
 from airflow_provider_pgqueue.core.function import name_of
-from airflow_provider_pgqueue.core.json_text import to_json
+from airflow_provider_pgqueue.core.json_text import JsonText, to_json
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry, Success, concerns_message, storable
+from airflow_provider_pgqueue.core.outcome import (
+    Failed,
+    Rejected,
+    Retry,
+    Success,
+    class_name,
+    concerns_message,
+    loggable,
+    storable,
+)
 from airflow_provider_pgqueue.core.repair.validator import Validator
 
 log = logging.getLogger(__name__)
@@ -83,16 +92,17 @@ def resolve(message: DeadMessage, function: RepairFunction, validator: Validator
             log.warning("the function returned None for dead message %s: %s", message.id, fix)
             return Resolution("raised")
         body = message.body if said is KEEP else said
-        if (validator and validator(body)) or not _is_json(body):
+        if (validator and validator(body)) or (text := _as_json(body)) is None:
             return Resolution("invalid")
     except Exception as error:
         return _raised(message, error)
-    return Resolution("requeued", body=said)
+    # As text, because the function may change what it returned before the batch is settled.
+    return Resolution("requeued", body=said if said is KEEP else text)
 
 
 def _raised(message: DeadMessage, error: BaseException) -> Resolution:
     # The text of the error may quote the body.
-    log.warning("the repair of dead message %s raised %s", message.id, type(error).__name__)
+    log.warning("the repair of dead message %s raised %s", message.id, loggable(class_name(error)))
     return Resolution("raised")
 
 
@@ -109,9 +119,8 @@ def _reason(said: Dismiss) -> str:
     return storable(said.reason)
 
 
-def _is_json(body: Any) -> bool:
+def _as_json(body: Any) -> JsonText | None:
     try:
-        to_json(body)
+        return JsonText(to_json(body))
     except InvalidMessage:
-        return False
-    return True
+        return None

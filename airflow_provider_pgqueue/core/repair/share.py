@@ -87,20 +87,29 @@ class RepairShare:
         if self.dry_run:
             return {message.id: self._resolution(message).outcome for message in messages if not self.stop()}
         lease = DeadLease(self.conn, messages, lease_for=self.lease_for)
+        resolutions: dict[int, Resolution] = {}
+        ended: BaseException | None = None
         # Ended before the lease is settled: the transaction would see a renewal that fails.
         with closing(Renewal()) as renewal:
             renewal.hold(lease, self.lease_for)
             try:
-                resolutions = {
-                    message.id: self._resolution(message) if lease.holds(message) else Resolution("lost")
-                    for message in messages
-                    if not self.stop()
-                }
+                for message in messages:
+                    if self.stop():
+                        break
+                    held = lease.holds(message)
+                    resolutions[message.id] = self._resolution(message) if held else Resolution("lost")
             except InvalidOutcome:
                 # Release at once, so that a run with a fixed function need not wait for the end of the lease.
                 lease.give_back()
                 raise
-        return lease.settle(resolutions, delay=self.delay, resolved_by=self.resolved_by)
+            except BaseException as error:
+                # A time-out of the task, for example: the next try continues where this one ends.
+                ended = error
+        try:
+            return lease.settle(resolutions, delay=self.delay, resolved_by=self.resolved_by)
+        finally:
+            if ended is not None:
+                raise ended
 
     def _resolution(self, message: DeadMessage) -> Resolution:
         most = self.which.max_requeues

@@ -171,6 +171,39 @@ def test_each_thing_that_a_function_may_say_concerns_its_message_alone(
     assert "canary" not in caplog.text + json.dumps(summary)
 
 
+def test_a_body_is_that_of_the_time_at_which_the_function_returned(conn: Connection, dead: Die) -> None:
+    dead(3)
+    template: dict[str, Any] = {}
+
+    def fix(message: Any) -> Any:
+        template["n"] = message.body["n"]
+        return template
+
+    assert repair(fix).run(conn)["requeued"] == 3
+    assert sorted(body["n"] for body in bodies(conn)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit, TimeoutError])
+def test_what_ends_the_run_leaves_what_was_decided_before_and_holds_nothing(
+    conn: Connection, dead: Die, ends: type[BaseException]
+) -> None:
+    class TimeIsUp(BaseException):
+        """As AirflowTaskTimeout, which a signal raises."""
+
+    dead(5)
+    error = TimeIsUp if ends is TimeoutError else ends
+
+    def fix(message: Any) -> Any:
+        if message.body["n"] == 3:
+            raise error
+        return KEEP
+
+    with pytest.raises(error):
+        repair(fix).run(conn)
+    assert resolutions(conn) == {None: 2, "requeued": 3}
+    assert len(run(conn, verbs.lease_dead("orders"))) == 2
+
+
 def test_a_body_that_the_validator_refuses_stays_dead_and_is_named(conn: Connection, dead: Die, tmp_path: Path) -> None:
     ids = dead(6)
     schema = tmp_path / "order.json"
