@@ -1,8 +1,8 @@
--- Cron: the jobs of pg_cron, which run maintenance every minute.
+-- Cron: the job of pg_cron, which runs maintenance every minute.
 --
--- install_cron makes the jobs, in the database of pg_cron, also for a queue in another database. expect_cron keeps Airflow from running
--- maintenance until the first run. purge_cron_history deletes what pg_cron records of each run, which it keeps forever. Two checks of
--- health() are here.
+-- install_cron gives maintenance to pg_cron, which runs it as a login of its own. expect_cron keeps Airflow from running maintenance until
+-- the first run of the job. purge_cron_history deletes the records of runs, which pg_cron keeps forever. Two checks of health() stand here.
+-- Statements on tables of pg_cron are dynamic, because a database may have no pg_cron.
 --
 -- Tables: none.
 

@@ -1,7 +1,8 @@
 -- Status: the numbers of queues, and which of them have work.
 --
--- status counts the messages of a queue, up to a bound, because a count of millions takes seconds. ready_queues and closed_queues are
--- for those who wait for messages. metrics has the numbers of all queues for a monitoring system.
+-- status counts the messages of a queue by state, up to a number, along an index; for more it takes the statistics of the planner.
+-- Waiting consumers call ready_queues and closed_queues. workers returns which consumers have leases, and metrics the numbers of all
+-- queues as Prometheus names them.
 --
 -- Tables: none.
 
